@@ -1,0 +1,40 @@
+"""The one error of the borders: a sentence that names the field, the value and what is allowed."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+
+class InputError(ValueError):
+    """Bad input, said in one sentence before any work starts.
+
+    The command line prints it and exits with status 2; in Python it is a `ValueError`.
+
+    >>> raise InputError("dim", "0 is not a width; dim is a whole number of at least 1")
+    Traceback (most recent call last):
+    attnflow._errors.InputError: dim: 0 is not a width; dim is a whole number of at least 1
+    """
+
+    def __init__(self, field: str, sentence: str):
+        self.field = field
+        self.sentence = sentence
+        super().__init__(f"{field}: {sentence}")
+
+
+def shown(value: object, most: int = 60) -> str:
+    """The value as the user would have typed it, cut to a readable length."""
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        text = ", ".join(f"{x:.6g}" if isinstance(x, float) else str(x) for x in value)
+    else:
+        text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """`(did you mean 'x'?)` for the nearest known word, else the list of known words."""
+    known = sorted(known)
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    if close:
+        return f"did you mean '{close[0]}'?"
+    return "known: " + ", ".join(known) if known else "none are known"
