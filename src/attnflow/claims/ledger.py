@@ -1,0 +1,186 @@
+"""The ledger: the rows of a study's claims, printed, exported and saved."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+from .._errors import InputError
+from . import export, show
+from .claim import Claim, ClaimDefect
+from .row import Row
+from .verdict import Verdict
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Progress = Callable[[int, int, Row], None]
+"""Called after each claim with how many are done, how many there are, and the row."""
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Rows in the order in which they were checked.
+
+    >>> Ledger.check([], study=None).summary
+    'no claims'
+    """
+
+    rows: tuple[Row, ...] = ()
+
+    @classmethod
+    def check(cls, claims: Iterable[Claim], study: Any, progress: Progress | None = None) -> Ledger:
+        """Check every claim against a study.
+
+        A claim that raises, or whose check is at fault, becomes a surprising row; the others go on.
+        """
+        claims = tuple(claims)
+        _once(claims)
+        rows: list[Row] = []
+        for done, each in enumerate(claims, start=1):
+            rows.append(_checked(each, study))
+            if progress is not None:
+                progress(done, len(claims), rows[-1])
+        return cls(tuple(rows))
+
+    @property
+    def surprises(self) -> tuple[Row, ...]:
+        """The rows whose verdict is not the expected one, or whose check is at fault."""
+        return tuple(row for row in self.rows if row.surprising)
+
+    @property
+    def counts(self) -> dict[Verdict, int]:
+        """How many rows have each verdict, zeros included."""
+        return {v: sum(row.verdict is v for row in self.rows) for v in Verdict}
+
+    @property
+    def summary(self) -> str:
+        """`41 hold, 6 hold corrected, 2 fail, 1 not checkable; 1 surprise: Prop 3.4`."""
+        words = ", ".join(v.counted(n) for v, n in self.counts.items() if n) or "no claims"
+        surprising = [row.id for row in self.surprises]
+        if not surprising:
+            return words
+        listed = ", ".join(surprising[:3]) + (", ..." if len(surprising) > 3 else "")
+        noun = "surprise" if len(surprising) == 1 else "surprises"
+        return f"{words}; {len(surprising)} {noun}: {listed}"
+
+    def records(self) -> list[dict[str, Any]]:
+        """The rows as JSON objects."""
+        return [row.to_dict() for row in self.rows]
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """The rows as a JSON array; numbers that are not finite are null."""
+        return json.dumps(self.records(), indent=indent, ensure_ascii=False, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Ledger:
+        """The ledger that `to_json` wrote."""
+        try:
+            given = json.loads(text)
+        except ValueError as error:
+            raise InputError("claims", f"is not JSON: {error}") from None
+        if not isinstance(given, list):
+            raise InputError("claims", "is not an array of rows")
+        return cls(tuple(Row.from_dict(row) for row in given))
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the JSON array beside and rename it, so that the file is whole or not there."""
+        path = Path(path)
+        beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+        try:
+            with open(beside, "x", encoding="utf-8") as file:
+                file.write(self.to_json() + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(beside, path)
+        finally:
+            beside.unlink(missing_ok=True)
+        return path
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Ledger:
+        """The ledger saved at a path."""
+        path = Path(path)
+        try:
+            return cls.from_json(path.read_bytes())
+        except FileNotFoundError:
+            raise InputError("claims", f"there is no file {path}") from None
+        except InputError as error:
+            raise InputError(f"{path}: {error.field}", error.sentence) from None
+
+    def to_markdown(self) -> str:
+        """A table, then each correction with its snippet."""
+        return export.markdown(self.rows)
+
+    def to_latex(self) -> str:
+        """A `longtable` with booktabs rules that cites the keys of `to_bibtex`."""
+        return export.latex(self.rows)
+
+    def to_bibtex(self) -> str:
+        """One entry per paper that a row cites."""
+        return export.bibtex(self.rows)
+
+    def rich_table(self) -> Table:
+        """A table for the terminal."""
+        return show.rich_table(self.rows, self.summary)
+
+    def _repr_html_(self) -> str:
+        return show.html(self.rows, self.summary)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+    @overload
+    def __getitem__(self, at: int) -> Row: ...
+    @overload
+    def __getitem__(self, at: str) -> Row: ...
+    def __getitem__(self, at: int | str) -> Row:
+        """A row by its place, or the first row with an id."""
+        if isinstance(at, int):
+            return self.rows[at]
+        for row in self.rows:
+            if row.id == at:
+                return row
+        raise KeyError(at)
+
+    def __add__(self, other: Ledger) -> Ledger:
+        return Ledger(self.rows + other.rows)
+
+
+def _checked(each: Claim, study: Any) -> Row:
+    try:
+        return each.check(study)
+    except ClaimDefect as defect:
+        return defect.row
+    except Exception as error:
+        sentence = _sentence(error)
+    try:
+        return each.broken(study, sentence)
+    except Exception:  # the expectation itself raises; what is left is still a row
+        fixed = Claim(**{**vars(each), "expected": Verdict.HOLDS})
+        return fixed.broken(study, sentence)
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, InputError):
+        return str(error)
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _once(claims: tuple[Claim, ...]) -> None:
+    seen: set[tuple[str, str]] = set()
+    for each in claims:
+        if not isinstance(each, Claim):
+            raise InputError("claims", f"{each!r} is not a claim; decorate it with @claim(...)")
+        if (each.id, each.part) in seen:
+            raise InputError("claims", f"'{each.id}' ({each.part}) is given twice")
+        seen.add((each.id, each.part))
