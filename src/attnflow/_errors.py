@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import math
+import numbers
 from collections.abc import Iterable, Sequence
 
 
@@ -21,6 +23,9 @@ class InputError(ValueError):
         self.sentence = sentence
         super().__init__(f"{field}: {sentence}")
 
+    def __reduce__(self):  # so that it survives the way back from a worker process
+        return type(self), (self.field, self.sentence)
+
 
 def shown(value: object, most: int = 60) -> str:
     """The value as the user would have typed it, cut to a readable length."""
@@ -29,6 +34,24 @@ def shown(value: object, most: int = 60) -> str:
     else:
         text = value if isinstance(value, str) else repr(value)
     return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def positive(field: str, value: object) -> float:
+    """The value as a positive, finite float, or the sentence that says why it is none."""
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(field, f"{shown(value)}; a positive, finite number") from None
+    if not (math.isfinite(number) and number > 0):
+        raise InputError(field, f"{shown(value)}; a positive, finite number")
+    return number
+
+
+def whole(field: str, value: object, least: int = 1) -> int:
+    """The value as a whole number of at least `least`."""
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < least:
+        raise InputError(field, f"{shown(value)}; a whole number of at least {least}")
+    return int(value)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -1,0 +1,177 @@
+"""How far two runs are apart, observable by observable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnflow._errors import InputError
+from attnflow.runs import _html
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+_HEADER = ("observable", "absolute", "at time", "relative", "scale")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The largest differences of one observable over the common times.
+
+    `absolute` is max |a - b|, reached at time `at`; `relative` is the largest of
+    |a - b| / max(|a|, |b|) (0 where both are 0); `scale` is max(|a|, |b|) over everything.
+    A NaN on one side only counts as an infinite difference.
+    """
+
+    name: str
+    absolute: float
+    at: float | None
+    relative: float
+    scale: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Differences per common observable, and the observables left out with the reason."""
+
+    rows: tuple[Difference, ...]
+    skipped: dict[str, str]
+    sentence: str
+    interpolated: bool
+    """Whether one side was interpolated linearly; its error is then part of the difference."""
+
+    def __getitem__(self, name: str) -> Difference:
+        for row in self.rows:
+            if row.name == name:
+                return row
+        raise KeyError(name)
+
+    @property
+    def largest_relative(self) -> float:
+        return max((row.relative for row in self.rows), default=0.0)
+
+    def __repr__(self) -> str:
+        skipped = "".join(f"\nleft out: {name} ({why})" for name, why in self.skipped.items())
+        return f"{self.sentence}\n{_html.text(self._cells(), _HEADER)}{skipped}"
+
+    def _repr_html_(self) -> str:
+        left_out = [
+            (f"{name} (left out)", why, None, None, None) for name, why in self.skipped.items()
+        ]
+        return _html.table([*self._cells(), *left_out], header=_HEADER, caption=self.sentence)
+
+    def _cells(self) -> list[tuple[Any, ...]]:
+        return [(r.name, r.absolute, r.at, r.relative, r.scale) for r in self.rows]
+
+
+def compare(a: Any, b: Any) -> Comparison:
+    """Largest differences on the common time range, at the times of the coarser side.
+
+    Each side is a dataset or whatever has one as its `trajectory`: a run on disk, a solution, an
+    outcome. So a flow and its discretisation are compared in one line.
+    """
+    return _compared(_data(a, "a"), _data(b, "b"))
+
+
+def _compared(a: xr.Dataset, b: xr.Dataset) -> Comparison:
+    grid, interpolated, sentence = _common_times(a["time"].values, b["time"].values)
+    rows: list[Difference] = []
+    skipped: dict[str, str] = {}
+    names = dict.fromkeys(str(name) for name in [*a.data_vars, *b.data_vars])
+    for name in names:
+        reason = _why_not(a, b, name)
+        if reason is None and not len(grid) and "time" in a[name].dims:
+            reason = "no common time"
+        if reason is not None:
+            skipped[name] = reason
+            continue
+        if "time" in a[name].dims:
+            rows.append(_difference(name, *_over_time(a, b, name, grid), grid))
+        else:
+            same = b[name].transpose(*a[name].dims).values
+            rows.append(_difference(name, a[name].values[None], same[None], None))
+    return Comparison(tuple(rows), skipped, sentence, interpolated)
+
+
+def _data(side: Any, field: str) -> xr.Dataset:
+    data = getattr(side, "trajectory", side)
+    if not hasattr(data, "coords") or "time" not in data.coords or data["time"].dims != ("time",):
+        raise InputError(field, "has no coordinate 'time'; give a run or its trajectory")
+    return data
+
+
+def _common_times(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, bool, str]:
+    if not len(a) or not len(b):
+        return np.zeros(0), False, "one side has no rows"
+    first, last = max(a[0], b[0]), min(a[-1], b[-1])
+    inside = [times[(times >= first) & (times <= last)] for times in (a, b)]
+    if first > last or not len(inside[0]) or not len(inside[1]):
+        return np.zeros(0), False, "the two sides have no time in common"
+    grid = min(inside, key=len)
+    interpolated = not all(np.isin(grid, times).all() for times in (a, b))
+    how = "interpolated linearly to" if interpolated else "at"
+    sentence = f"from time {first:.6g} to {last:.6g}, {how} {len(grid)} common times"
+    return grid, interpolated, sentence
+
+
+def _why_not(a: xr.Dataset, b: xr.Dataset, name: str) -> str | None:
+    for data, side in ((a, "second"), (b, "first")):
+        if name not in data.data_vars:
+            return f"only in the {side}"
+    if any(data[name].dtype.kind not in "biuf" for data in (a, b)):
+        return "not real numbers"
+    if set(a[name].dims) != set(b[name].dims):
+        return "other dimensions"
+    for dim in a[name].dims:
+        if dim == "time":
+            continue
+        if a.sizes[dim] != b.sizes[dim]:
+            return f"'{dim}' has {a.sizes[dim]} and {b.sizes[dim]} entries"
+        if dim in a.coords and dim in b.coords and not np.array_equal(a[dim], b[dim]):
+            return f"the labels of '{dim}' differ"
+    return None
+
+
+def _over_time(
+    a: xr.Dataset, b: xr.Dataset, name: str, grid: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    dims = ("time", *(dim for dim in a[name].dims if dim != "time"))
+    first, second = (
+        _at(data["time"].values, data[name].transpose(*dims).values, grid) for data in (a, b)
+    )
+    return first, second
+
+
+def _at(times: np.ndarray, values: np.ndarray, grid: np.ndarray) -> np.ndarray:
+    """Linear interpolation along the first axis, exact (NaN included) where a time is shared."""
+    values = np.asarray(values, float)
+    low = np.clip(np.searchsorted(times, grid, side="right") - 1, 0, len(times) - 1)
+    high = np.minimum(low + 1, len(times) - 1)
+    width = np.where(times[high] > times[low], times[high] - times[low], 1.0)
+    weight = ((grid - times[low]) / width).reshape(-1, *[1] * (values.ndim - 1))
+    with np.errstate(invalid="ignore", over="ignore"):
+        between = values[low] + weight * (values[high] - values[low])
+    return np.where(weight == 0, values[low], between)
+
+
+def _difference(name: str, a: np.ndarray, b: np.ndarray, times: np.ndarray | None) -> Difference:
+    if not a.size:
+        return Difference(name, 0.0, None, 0.0, 0.0)
+    a, b = np.asarray(a, float), np.asarray(b, float)
+    both_nan = np.isnan(a) & np.isnan(b)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        gap = np.where((a == b) | both_nan, 0.0, np.abs(a - b))
+        gap = np.where(np.isnan(gap), np.inf, gap)
+        size = np.fmax(np.abs(a), np.abs(b))
+        relative = np.where(gap == 0, 0.0, np.where(np.isinf(gap), np.inf, gap / size))
+    worst = int(np.argmax(gap.reshape(len(gap), -1).max(axis=1)))
+    finite = size[np.isfinite(size)]
+    return Difference(
+        name,
+        float(gap.max()),
+        None if times is None else float(times[worst]),
+        float(relative.max()),
+        float(finite.max()) if finite.size else float("nan"),
+    )

@@ -1,0 +1,206 @@
+"""An ensemble on disk: `ensemble.json`, with a line per cell, the spreads and the slopes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from attnflow._errors import InputError
+from attnflow.runs import _html
+from attnflow.runs._cells import Cell
+from attnflow.runs._files import full_disk_said, plain, unworded, write_json_atomic
+from attnflow.runs._manifest import check_format, now
+from attnflow.runs._statistics import Fit, Slope, Spread, slopes, spread
+from attnflow.runs._sweep import CellResult
+
+KIND = "attnflow-ensemble"
+FORMAT = 1
+NAME = "ensemble.json"
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """Cells of one study with their results, spreads over seeds and slopes over the scan."""
+
+    study: str
+    results: tuple[CellResult, ...]
+    spread: tuple[Spread, ...]
+    slopes: tuple[Slope, ...]
+    command: str = ""
+    created: str = ""
+
+    @classmethod
+    def of(cls, study: str, results: Sequence[CellResult], command: str = "") -> Ensemble:
+        stats = tuple(spread(results)), tuple(slopes(results))
+        return cls(study, tuple(results), *stats, command, now())
+
+    @property
+    def parameter(self) -> str | None:
+        return next((r.cell.parameter for r in self.results if r.cell.parameter), None)
+
+    @property
+    def status(self) -> str:
+        return "finished" if all(r.status not in _OPEN for r in self.results) else "unfinished"
+
+    @property
+    def sentence(self) -> str:
+        lost = [r for r in self.results if not r.ok]
+        text = f"{len(self.results) - len(lost)} of {len(self.results)} cells have a result"
+        return text + (f"; cell {lost[0].cell.index}: {lost[0].sentence}" if lost else "")
+
+    def json(self, folder: Path | None = None) -> dict[str, Any]:
+        """In JSON's types; paths of runs inside `folder` are relative to it."""
+        return plain(
+            {
+                "kind": KIND,
+                "format": FORMAT,
+                "study": self.study,
+                "status": self.status,
+                "sentence": self.sentence,
+                "command": self.command,
+                "created": self.created,
+                "updated": now(),
+                "parameter": self.parameter,
+                "seeds": sorted({r.cell.seed for r in self.results if r.cell.seed is not None}),
+                "cells": [_cell_json(result, folder) for result in self.results],
+                "spread": [{**asdict(s), "value": plain(s.value, words=True)} for s in self.spread],
+                "slopes": self.slopes,
+            }
+        )
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write `ensemble.json` in the folder (made if missing)."""
+        folder = Path(folder)
+        check_ensemble_folder(folder, exists="resume")
+        with full_disk_said(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        write_json_atomic(folder / NAME, self.json(folder))
+        return folder / NAME
+
+    def __repr__(self) -> str:
+        parts = [f"Ensemble of {self.study}: {self.sentence}"]
+        parts += [_html.text(_spread_rows(self.spread), _SPREAD)] if self.spread else []
+        parts += [_html.text(_slope_rows(self.slopes), _SLOPE)] if self.slopes else []
+        return "\n\n".join(parts)
+
+    def _repr_html_(self) -> str:
+        title = f"Ensemble of {self.study}: {self.sentence}"
+        page = _html.table(_spread_rows(self.spread), header=_SPREAD, caption=title)
+        if self.slopes:
+            caption = "Least squares in every form that is defined; natural logarithms"
+            page += _html.table(_slope_rows(self.slopes), header=_SLOPE, caption=caption)
+        return page
+
+
+def begin_ensemble(
+    folder: str | os.PathLike[str],
+    study: str,
+    cells: Sequence[Cell],
+    *,
+    command: str = "",
+    exists: Literal["refuse", "resume"] = "refuse",
+) -> Path:
+    """Check the folder before any work and write an `ensemble.json` whose cells are waiting."""
+    folder = Path(folder)
+    check_ensemble_folder(folder, exists=exists)
+    waiting = [CellResult(cell, False, "waiting", "not run yet") for cell in cells]
+    Ensemble.of(study, waiting, command).save(folder)
+    return folder
+
+
+def open_ensemble(folder: str | os.PathLike[str]) -> Ensemble:
+    folder = Path(folder)
+    value = read_ensemble(folder)
+    if value is None:
+        raise InputError("run", f"'{folder}' is not an ensemble (it has no {NAME} of ours)")
+    try:
+        return Ensemble(
+            value["study"],
+            tuple(_result_from(folder, row) for row in value["cells"]),
+            tuple(Spread(**{**row, "value": unworded(row["value"])}) for row in value["spread"]),
+            tuple(_slope_from(row) for row in value["slopes"]),
+            value["command"],
+            value["created"],
+        )
+    except (KeyError, TypeError) as error:
+        raise InputError("run", f"'{folder / NAME}' is damaged ({error})") from error
+
+
+def read_ensemble(folder: Path) -> dict[str, Any] | None:
+    """`ensemble.json` as it is, or None where there is none of ours."""
+    try:
+        value = json.loads((folder / NAME).read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (ValueError, OSError) as error:
+        raise InputError("run", f"'{folder / NAME}' cannot be read ({error})") from error
+    if not isinstance(value, dict) or value.get("kind") != KIND:
+        return None
+    check_format(value, folder, FORMAT)
+    return value
+
+
+def check_ensemble_folder(folder: Path, *, exists: Literal["refuse", "resume"]) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise InputError("out", f"'{folder}' is a file; name a folder")
+    if read_ensemble(folder) is None:
+        if folder.exists() and any(folder.iterdir()):
+            raise InputError(
+                "out",
+                f"'{folder}' is not empty and is not an ensemble of ours; name a new folder, "
+                "nothing was written",
+            )
+    elif exists == "refuse":
+        raise InputError(
+            "out", f"'{folder}' already holds an ensemble; resume it, or name another folder"
+        )
+
+
+_OPEN = ("waiting", "cancelled")
+_SPREAD = ("scalar", "at", "mean", "sd", "min", "max", "n")
+_SLOPE = ("scalar", "against", "form", "slope", "error", "r2", "n")
+
+
+def _spread_rows(rows: Sequence[Spread]) -> list[tuple[Any, ...]]:
+    at = [None if s.parameter is None else f"{s.parameter}={_html.cell(s.value)}" for s in rows]
+    return [(s.name, a, s.mean, s.sd, s.min, s.max, s.n) for s, a in zip(rows, at, strict=True)]
+
+
+def _slope_rows(rows: Sequence[Slope]) -> list[tuple[Any, ...]]:
+    return [
+        (s.name, s.parameter, _marked(form, s.best), fit.slope, fit.error, fit.r2, fit.n)
+        for s in rows
+        for form, fit in s.fits.items()
+    ]
+
+
+def _marked(form: str, best: str | None) -> str:
+    return f"{form} (best)" if form == best else form
+
+
+def _cell_json(result: CellResult, folder: Path | None) -> dict[str, Any]:
+    run = result.run
+    if run is not None and folder is not None:
+        inside = Path(run).resolve().is_relative_to(folder.resolve())
+        run = str(Path(run).resolve().relative_to(folder.resolve())) if inside else run
+    cell = {f: plain(getattr(result.cell, f), words=True) for f in Cell.__dataclass_fields__}
+    outcome = {f: getattr(result, f) for f in ("ok", "status", "sentence", "seconds", "summary")}
+    return {**cell, **outcome, "run": run}
+
+
+def _result_from(folder: Path, row: Mapping[str, Any]) -> CellResult:
+    cell = Cell(**{f: unworded(row[f]) for f in Cell.__dataclass_fields__})
+    value: dict[str, Any] = {"summary": row["summary"]}
+    if row["run"] is not None:
+        value["run"] = str(folder / row["run"])
+    outcome = {f: row[f] for f in ("ok", "status", "sentence", "seconds")}
+    return CellResult(cell, **outcome, value=value)
+
+
+def _slope_from(row: dict[str, Any]) -> Slope:
+    slope = Slope(**row)
+    return replace(slope, fits={form: Fit(**fit) for form, fit in row["fits"].items()})

@@ -1,0 +1,268 @@
+"""Many cells on the local cores; what goes wrong in one is a status of that one."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    CancelledError,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    wait,
+)
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from attnflow._errors import InputError, shown
+from attnflow.runs._cells import Cell
+from attnflow.runs._manifest import cpus
+
+Work = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+Progress = Callable[[int, int, "CellResult"], None]
+
+_GRACE = 5.0
+"""Seconds that running cells have after Ctrl-C to leave a resumable run."""
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """What became of a cell: `ok` with the work's own status, or failed, died, cancelled."""
+
+    cell: Cell
+    ok: bool
+    status: str
+    sentence: str
+    seconds: float = 0.0
+    value: Mapping[str, Any] = field(default_factory=dict)
+    """What the work returned."""
+
+    @property
+    def summary(self) -> Mapping[str, Any]:
+        found = self.value.get("summary")
+        return found if isinstance(found, Mapping) else {}
+
+    @property
+    def run(self) -> str | None:
+        """The folder of the cell's run, if the work named one."""
+        found = self.value.get("run")
+        return None if found is None else str(found)
+
+
+def sweep(
+    cells: Sequence[Cell],
+    work: Work,
+    *,
+    workers: int | None = None,
+    executor: Executor | None = None,
+    progress: Progress | None = None,
+) -> list[CellResult]:
+    """Run `work(cell.overrides)` for every cell; the results are in the order of the cells.
+
+    The work returns a mapping (`status`, `sentence`, `summary`, `run`, ...) and can be pickled.
+    By default it runs in fresh processes, one per core; any `Executor` is taken instead and left
+    open. `progress(done, total, result)` is called after each cell. Ctrl-C cancels the rest and
+    returns what there is.
+    """
+    if workers is not None and (not isinstance(workers, int) or workers < 1):
+        raise InputError("workers", f"{shown(workers)} is not a whole number of at least 1")
+    if executor is None:
+        _check_picklable(work)
+        pools: _OwnPools | _GivenPool = _OwnPools(min(workers or cpus(), len(cells)))
+    else:
+        pools = _GivenPool(executor, workers or len(cells))
+    return _Sweep(cells, work, pools, progress).results()
+
+
+class _Sweep:
+    def __init__(self, cells, work: Work, pools: _OwnPools | _GivenPool, progress: Progress | None):
+        self._cells = cells
+        self._work = work
+        self._pools = pools
+        self._progress = progress
+        self._waiting: deque[int] = deque(range(len(cells)))
+        self._running: dict[Future, tuple[int, Executor]] = {}
+        self._done: dict[int, CellResult] = {}
+
+    def results(self) -> list[CellResult]:
+        try:
+            while self._waiting or self._running:
+                self._start()
+                self._gather(None)
+        except KeyboardInterrupt:
+            with suppress(KeyboardInterrupt):
+                self._cancel()
+        finally:
+            self._pools.close()
+        cancelled = "the sweep was stopped by hand before this cell ended"
+        return [
+            self._done.get(k) or CellResult(cell, False, "cancelled", cancelled)
+            for k, cell in enumerate(self._cells)
+        ]
+
+    def _start(self) -> None:
+        while self._waiting and (pool := self._pools.take()) is not None:
+            index = self._waiting.popleft()
+            try:
+                future = pool.submit(_guarded, self._work, dict(self._cells[index].overrides))
+            except Exception as error:  # a pool that was given and is broken or shut down
+                self._pools.give_back(pool, broken=True)
+                sentence = f"the executor takes no more work ({_sentence(error)})"
+                self._store(index, CellResult(self._cells[index], False, "failed", sentence))
+                continue
+            self._running[future] = (index, pool)
+
+    def _gather(self, timeout: float | None) -> None:
+        done, _ = wait(self._running, timeout, return_when=FIRST_COMPLETED)
+        for future in done:
+            index, pool = self._running.pop(future)
+            cell = self._cells[index]
+            broken = False
+            try:
+                result = _result(cell, future.result())
+            except (Exception, CancelledError) as error:
+                broken = isinstance(error, BrokenExecutor)
+                result = _unfinished(cell, error)
+            self._pools.give_back(pool, broken=broken)
+            self._store(index, result)
+
+    def _store(self, index: int, result: CellResult) -> None:
+        self._done[index] = result
+        if self._progress is not None:
+            self._progress(len(self._done), len(self._cells), result)
+
+    def _cancel(self) -> None:
+        self._waiting.clear()
+        for future in self._running:
+            future.cancel()
+        end = time.monotonic() + _GRACE
+        while self._running and (left := end - time.monotonic()) > 0:
+            self._gather(left)
+
+
+class _OwnPools:
+    """A pool of one process per worker, so that a death is the death of one known cell."""
+
+    def __init__(self, workers: int):
+        self._left = workers
+        self._idle: list[ProcessPoolExecutor] = []
+        self._all: list[ProcessPoolExecutor] = []
+
+    def take(self) -> Executor | None:
+        if self._idle:
+            return self._idle.pop()
+        if self._left == 0:
+            return None
+        self._left -= 1
+        context = multiprocessing.get_context("spawn")
+        pool = ProcessPoolExecutor(1, mp_context=context, initializer=_ignore_interrupts)
+        self._all.append(pool)
+        return pool
+
+    def give_back(self, pool: Executor, *, broken: bool) -> None:
+        assert isinstance(pool, ProcessPoolExecutor)
+        if broken:
+            pool.shutdown(wait=False)
+            self._all.remove(pool)
+            self._left += 1
+        else:
+            self._idle.append(pool)
+
+    def close(self) -> None:
+        for pool in self._all:
+            # Idle processes end by themselves; one that still works now is past its grace.
+            if pool not in self._idle:
+                for process in list((getattr(pool, "_processes", None) or {}).values()):
+                    process.terminate()
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+class _GivenPool:
+    """The caller's executor, with at most `width` cells in it at a time."""
+
+    def __init__(self, executor: Executor, width: int):
+        self._executor = executor
+        self._left = width
+
+    def take(self) -> Executor | None:
+        if self._left == 0:
+            return None
+        self._left -= 1
+        return self._executor
+
+    def give_back(self, pool: Executor, *, broken: bool) -> None:
+        self._left += 1
+
+    def close(self) -> None:
+        pass
+
+
+def _guarded(work: Work, overrides: dict[str, Any]) -> tuple[str, Any, float]:
+    """Runs in the worker. Exceptions come back as sentences: not every exception can be pickled."""
+    begin = time.perf_counter()
+    # Between cells a worker ignores Ctrl-C (the parent ends it); within one the work sees it.
+    restore = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler) if restore else None
+    try:
+        value = work(overrides)
+        if not isinstance(value, Mapping):
+            return "failed", f"the work returned {shown(value)}, not a mapping", _since(begin)
+        return "ok", dict(value), _since(begin)
+    except KeyboardInterrupt:
+        return "cancelled", "stopped by hand", _since(begin)
+    except Exception as error:
+        return "failed", _sentence(error), _since(begin)
+    finally:
+        if restore:
+            signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
+
+
+def _result(cell: Cell, outcome: tuple[str, Any, float]) -> CellResult:
+    status, value, seconds = outcome
+    if status != "ok":
+        return CellResult(cell, False, status, value, seconds)
+    status = str(value.get("status") or "finished")
+    return CellResult(cell, True, status, str(value.get("sentence") or ""), seconds, value)
+
+
+def _unfinished(cell: Cell, error: BaseException) -> CellResult:
+    if isinstance(error, CancelledError):
+        return CellResult(cell, False, "cancelled", "stopped by hand before it began")
+    if isinstance(error, BrokenExecutor):
+        sentence = "its process died (killed, out of memory, or a crash in compiled code)"
+        return CellResult(cell, False, "died", sentence)
+    return CellResult(cell, False, "failed", _sentence(error))
+
+
+def _sentence(error: BaseException) -> str:
+    if isinstance(error, InputError):
+        return str(error)
+    first = (str(error).splitlines() or [""])[0]
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+def _check_picklable(work: Work) -> None:
+    try:
+        pickle.dumps(work)
+    except Exception as error:
+        raise InputError(
+            "work",
+            f"{shown(work)} cannot be sent to another process ({_sentence(error)}); "
+            "define it at the top of a module, or give an executor of threads",
+        ) from error
+
+
+def _ignore_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _since(begin: float) -> float:
+    return time.perf_counter() - begin
