@@ -50,7 +50,7 @@ def latex(rows: Sequence[Row]) -> str:
 def bibtex(rows: Sequence[Row]) -> str:
     """One entry per cited paper, in the order of first citation."""
     papers = {row.paper.key: row.paper for row in rows if row.paper is not None}
-    return "\n".join(_entry(paper) for paper in papers.values())
+    return "\n".join(bibtex_entry(paper) for paper in papers.values())
 
 
 def verdict_words(row: Row) -> str:
@@ -134,7 +134,7 @@ def _cite(row: Row) -> str:
     return ", ".join(part for part in (cite, tex(row.equation or "")) if part)
 
 
-def _entry(paper: Citation) -> str:
+def bibtex_entry(paper: Citation) -> str:
     fields = {
         "author": " and ".join(tex(a) for a in paper.authors),
         "title": f"{{{tex(paper.title)}}}",

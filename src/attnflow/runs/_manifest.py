@@ -140,16 +140,27 @@ def check_format(value: Mapping[str, Any], folder: Path, known: int) -> None:
 
 
 def flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Leaves of nested mappings and lists under dotted names: `plateaus.0.loss`."""
+    """Leaves of nested mappings and lists under dotted names: `plateaus.0.loss`.
+
+    An entry of a list that has a `name` (and a `cycle`) goes by it, not by its place: a run that
+    misses one stage must not shift the others.
+    """
     if isinstance(value, Mapping):
         items = value.items()
     elif isinstance(value, list | tuple):
-        items = enumerate(value)
+        items = [(_label(inner, k), inner) for k, inner in enumerate(value)]
     else:
         yield prefix, value
         return
     for key, inner in items:
         yield from flat(inner, f"{prefix}.{key}" if prefix else str(key))
+
+
+def _label(entry: Any, place: int) -> str:
+    if not (isinstance(entry, Mapping) and isinstance(entry.get("name"), str)):
+        return str(place)
+    cycle = entry.get("cycle", 1)
+    return entry["name"] if cycle == 1 else f"{entry['name']} {cycle}"
 
 
 def cpus() -> int:

@@ -1,0 +1,45 @@
+"""Draw every picture of README and docs: `make figures`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+import attnflow as af
+from attnflow import _figures as draw
+
+IMAGES = Path(__file__).parent / "images"
+
+
+@draw.styled
+def overview():
+    """Loss with its plateaus, and the attention that focuses and dilutes, over one time axis."""
+    run = af.run("focus-dilution", claims=False)
+    data, chain = run.trajectory, run.study.chain
+    t = data["time"].values
+    figure, (top, low) = draw.new(2, 1, width=8.4, height=5.8)
+    draw.timeline(top, t, run.stages, label=False)
+    draw.curve(top, t, data["loss"].values, 0, "population loss")
+    top.axhline(chain.unigram_entropy, color=draw.GREY, lw=1.1, ls="--", label="unigram entropy")
+    top.axhline(chain.floor, color=draw.GREY, lw=1.1, ls=":", label="entropy rate (floor)")
+    top.set_ylabel("loss (nats)")
+    top.legend(loc="lower left")
+    draw.timeline(low, t, run.stages, names=False)
+    lead = int(np.argmax(chain.pi))
+    looks, _ = draw.tokens(chain.pi.tolist())
+    for query, look in enumerate(looks):
+        draw.curve(low, t, data["attention"].sel(query=query, key=lead).values, look)
+    low.set_ylabel(f"attention to token {lead}")
+    low.legend(loc="lower left", title="query")
+    return figure
+
+
+def main() -> None:
+    IMAGES.mkdir(exist_ok=True)
+    draw.save(overview(), IMAGES / "focus-dilution.svg")
+    print(f"wrote {IMAGES.relative_to(Path.cwd())}/focus-dilution.svg")
+
+
+if __name__ == "__main__":
+    main()

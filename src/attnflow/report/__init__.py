@@ -1,0 +1,12 @@
+"""Figures and one self-contained HTML page per run: no network request, readable on paper.
+
+`page` is a run's report, `ensemble_page` a sweep's, `fragment` what a notebook shows, and
+`write_figures` puts every figure beside the page as SVG and PDF.
+"""
+
+from attnflow.report._drawings import write_figures
+from attnflow.report._ensemble import ensemble_page
+from attnflow.report._fragment import fragment
+from attnflow.report._page import page
+
+__all__ = ["ensemble_page", "fragment", "page", "write_figures"]

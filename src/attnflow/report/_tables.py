@@ -1,0 +1,115 @@
+"""The tables of a run's page; None where there is nothing to show."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from attnflow.report._words import Table, number
+from attnflow.runs._manifest import flat
+from attnflow.studies.config import as_dict
+
+if TYPE_CHECKING:
+    from attnflow.walk import Outcome
+
+_SHOWN_ELSEWHERE = ("plateaus", "stages")
+_WORK = {
+    "rhs": "evaluations of the right-hand side (gradients)",
+    "jvp": "exact Jacobian products",
+    "steps": "accepted steps",
+    "restarts": "restarts of the engine at checkpoints",
+    "seconds": "wall time of the solve, compilation included",
+}
+
+
+def stages(outcome: Outcome) -> Table | None:
+    """Name, cycle, time and evidence of each stage."""
+    rows = [(s.name, s.cycle, f"{s.time:.5g}", s.evidence or "–") for s in outcome.stages]
+    head = ("stage", "cycle", "begins at t", "evidence")
+    return Table("Stages in order of time", head, rows, frozenset({1, 2})) if rows else None
+
+
+def plateaus(outcome: Outcome) -> Table | None:
+    """Where the flow waited."""
+    rows = [
+        (f"{p.loss:.6g}", f"{p.time:.5g}", f"{p.enter:.5g}", f"{p.leave:.5g}", f"{p.speed:.3g}",
+         f"{p.prominence:.2f}")
+        for p in outcome.plateaus
+    ]  # fmt: skip
+    head = ("loss (nats)", "slowest at t", "enters at t", "leaves at t", "speed there",
+            "prominence (decades)")  # fmt: skip
+    caption = "Plateaus: minima of the speed that stand out on both sides"
+    return Table(caption, head, rows, frozenset(range(6))) if rows else None
+
+
+def marks(outcome: Outcome) -> Table | None:
+    """The crossings that were recorded."""
+    arrow = {1: "upwards ↑", -1: "downwards ↓"}
+    rows = [
+        (e.name if e.index == 0 else f"{e.name}[{e.index}]", f"{e.time:.7g}",
+         arrow.get(e.direction, "–"))
+        for e in outcome.events
+    ]  # fmt: skip
+    caption = "Levels that were crossed, their times found by root finding"
+    return Table(caption, ("mark", "t", "direction"), rows, frozenset({1})) if rows else None
+
+
+def numbers(outcome: Outcome) -> Table | None:
+    """What the study's summary holds beside stages and plateaus."""
+    rest = {k: v for k, v in outcome.summary.items() if k not in _SHOWN_ELSEWHERE}
+    rows = [(name, number(value)) for name, value in flat(rest)]
+    caption = "The study's own numbers"
+    return Table(caption, ("quantity", "value"), rows, frozenset({1})) if rows else None
+
+
+def work(outcome: Outcome) -> Table | None:
+    """The counters of the solve."""
+    rows = [
+        (name, number(value, 4), _WORK.get(name, "")) for name, value in outcome.work.items()
+    ]  # fmt: skip
+    caption = "Work, counted in our own callbacks"
+    return Table(caption, ("counter", "count", "meaning"), rows, frozenset({1})) if rows else None
+
+
+def solver(outcome: Outcome) -> Table | None:
+    """Engine, method and tolerances; the sentence why stands apart."""
+    rows = [(k, number(v, 4)) for k, v in outcome.solver.items() if v and k != "why"]
+    return Table("Solver and tolerances", ("setting", "value"), rows) if rows else None
+
+
+def cross_check(outcome: Outcome) -> Table | None:
+    """The distance to a second engine, where one was asked for."""
+    found = getattr(outcome.solution, "cross_check", None) or {}
+    rows = [(name, f"{value:.3g}") for name, value in found.items()]
+    caption = "Largest difference to the second engine, in units of the tolerance"
+    return Table(caption, ("quantity", "tolerances"), rows, frozenset({1})) if rows else None
+
+
+def config(outcome: Outcome) -> Table:
+    """Every key with its value, its default where that is another, and its meaning."""
+    config = outcome.config
+    now, usual = as_dict(config), as_dict(type(config)())
+    docs = {f.name: f.metadata.get("doc", "") for f in dataclasses.fields(config)}
+    rows = [
+        (name, number(value), "" if value == usual[name] else number(usual[name]), docs[name])
+        for name, value in now.items()
+    ]
+    head = ("key", "value", "default, if other", "meaning")
+    return Table("Config: all that decides the run", head, rows)
+
+
+def versions(manifest: Mapping[str, Any]) -> Table | None:
+    """What can change the last bits of a result."""
+    rows = [
+        (name, value or "not installed") for name, value in flat(manifest.get("versions") or {})
+    ]
+    machine = manifest.get("platform") or {}
+    if machine:
+        rows.append(("platform", " ".join(str(v) for v in machine.values())))
+    rows += [("cores", number(manifest["cpus"]))] if manifest.get("cpus") else []
+    rows += [("precision", manifest["precision"])] if manifest.get("precision") else []
+    set_ = {k: v for k, v in (manifest.get("environment") or {}).items() if v}
+    rows += list(set_.items())
+    caption = "Versions, machine and settings that can change the last bits"
+    return Table(caption, ("what", "value"), rows) if rows else None

@@ -1,0 +1,150 @@
+"""Numbers and sentences as a page shows them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, is_dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from attnflow.walk import Outcome
+
+COMPLETE = ("done", "stopped")
+"""Statuses of a run that reached its end: only then is the absence of something a finding."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table's caption, heads and cells; the columns in `numeric` are aligned to the right."""
+
+    caption: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    numeric: frozenset[int] = frozenset()
+
+
+def number(value: Any, digits: int = 6) -> str:
+    """A number to `digits` digits, a dash for none, anything else as text."""
+    if value is None or value == "":
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
+        whole = int(value)
+        if abs(whole) < 10**9:
+            return f"{whole:,}".replace(",", "\u202f") if abs(whole) >= 10**4 else str(whole)
+    if isinstance(value, list | tuple):
+        return ", ".join(number(v, digits) for v in value) or "–"
+    if not isinstance(value, int | float):
+        return str(value)
+    return f"{value:.{digits}g}" if math.isfinite(value) else _NOT_FINITE[str(value)]
+
+
+def listed(words: Sequence[str]) -> str:
+    """`a, b and c`."""
+    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
+
+
+def losses(outcome: Outcome) -> tuple[float, float] | None:
+    """The first and the last loss, where one is observed."""
+    if "loss" not in outcome.trajectory or not outcome.trajectory.sizes.get("time"):
+        return None
+    values = outcome.trajectory["loss"].values
+    return float(values[0]), float(values[-1])
+
+
+def floor(outcome: Outcome) -> float | None:
+    """The least loss there can be, where the study says it."""
+    value = outcome.summary.get("floor")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+def answer(outcome: Outcome) -> list[str]:
+    """What came out, in plain sentences: the loss, the stages, the plateaus, the claims."""
+    said = [s for s in (_loss_sentence(outcome), _stage_sentence(outcome)) if s]
+    waits = outcome.plateaus
+    if waits:
+        where = listed([f"{p.loss:.4f}" for p in waits])
+        many = "one plateau, at loss" if len(waits) == 1 else f"{len(waits)} plateaus, at losses"
+        said.append(f"It waited on {many} {where}.")
+    if outcome.claims is not None:
+        said.append(f"Claims: {outcome.claims.summary}.")
+    return said
+
+
+def _loss_sentence(outcome: Outcome) -> str:
+    ends = losses(outcome)
+    if ends is None:
+        return ""
+    first, last = ends
+    if not math.isfinite(last):
+        return f"The last loss is not a finite number; the first was {first:.6g}."
+    words = f"The loss {'fell' if last < first else 'went'} from {first:.6g} to {last:.6g}"
+    least = floor(outcome)
+    if least is None:
+        return words + "."
+    gap = last - least
+    return f"{words}, {abs(gap):.3g} {'above' if gap >= 0 else 'below'} its floor {least:.6g}."
+
+
+def _stage_sentence(outcome: Outcome) -> str:
+    stages = outcome.stages
+    if not stages:
+        return no_stages(outcome)
+    many = "one stage" if len(stages) == 1 else f"{len(stages)} stages"
+    times = [f"{named(s)} at t\u00a0=\u00a0{s.time:.4g}" for s in stages]
+    return f"It passed {many}: {listed(times)}."
+
+
+def no_stages(outcome: Outcome) -> str:
+    """What is said where there are no stages."""
+    if outcome.status in COMPLETE:
+        return "No stage was told apart in this run (no separation)."
+    return "No stage was told apart before the run ended."
+
+
+def no_plateaus(outcome: Outcome) -> str:
+    """What is said where there are no plateaus."""
+    if outcome.status in COMPLETE:
+        return "The speed has no minimum that stands out: the flow never waited."
+    return "The speed had no minimum that stands out before the run ended."
+
+
+def named(stage: Any) -> str:
+    """`focus`, and `focus 2` in the second cycle."""
+    return stage.name if stage.cycle == 1 else f"{stage.name} {stage.cycle}"
+
+
+def records(given: Any, caption: str) -> Table | None:
+    """Any list of records (mappings, dataclasses, or an object with `records()`) as a table."""
+    if given is None:
+        return None
+    given = given.records() if hasattr(given, "records") else given
+    rows = [_mapping(row) for row in given]
+    if not rows:
+        return None
+    head = list(dict.fromkeys(key for row in rows for key in row))
+    cells = [[number(row.get(key)) for key in head] for row in rows]
+    return Table(caption, [h.replace("_", " ") for h in head], cells, _numeric(rows, head))
+
+
+def _mapping(row: Any) -> Mapping[str, Any]:
+    if isinstance(row, Mapping):
+        return row
+    if is_dataclass(row) and not isinstance(row, type):
+        return asdict(row)
+    return {k: v for k, v in vars(row).items() if not k.startswith("_")}
+
+
+def _numeric(rows: Iterable[Mapping[str, Any]], head: Sequence[str]) -> frozenset[int]:
+    def plain(value: Any) -> bool:
+        return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+    rows = list(rows)
+    return frozenset(i for i, key in enumerate(head) if all(plain(r.get(key)) for r in rows))
+
+
+_NOT_FINITE = {"nan": "not a number", "inf": "∞", "-inf": "−∞"}

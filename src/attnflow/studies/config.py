@@ -1,0 +1,159 @@
+"""The border of a study: one frozen dataclass per study, checked here, round-tripping through TOML.
+
+All that the command line, a file, a sweep and the explorer speak is a mapping of keys to values.
+Nothing here imports JAX.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from attnflow._errors import InputError, nearest, shown
+
+C = TypeVar("C")
+
+
+def key(default: Any, doc: str) -> Any:
+    """A config field with its one-line explanation."""
+    return dataclasses.field(default=default, metadata={"doc": doc})
+
+
+def build(kind: type[C], values: Mapping[str, Any]) -> C:
+    """A checked config from values of the right types, or of text as on the command line."""
+    import pydantic
+
+    known = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    hints = typing.get_type_hints(kind)
+    checked = {}
+    for name, value in values.items():
+        if name not in known:
+            raise InputError(name, f"no such key; {nearest(name, known)}")
+        hint = hints[name]
+        value = _from_text(value, hint) if isinstance(value, str) else _tupled(value)
+        try:
+            adapter = pydantic.TypeAdapter(hint, config=pydantic.ConfigDict(strict=False))
+            checked[name] = adapter.validate_python(_strict(value, hint))
+        except pydantic.ValidationError:
+            raise InputError(name, f"{shown(value)}; {describe(hint)}") from None
+    return kind(**checked)
+
+
+def load_toml(path: str | Path) -> dict[str, Any]:
+    """The keys of a TOML file (a flat table)."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not a text file"
+        raise InputError("config", f"{path}: {reason}; a TOML file") from None
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError("config", f"{path} is not TOML: {error}") from None
+
+
+def as_dict(config: Any) -> dict[str, Any]:
+    """Plain values: tuples as lists, ready for JSON and TOML."""
+    return {k: _listed(v) for k, v in dataclasses.asdict(config).items()}
+
+
+def to_toml(config: Any, *, comments: bool = True, header: str = "") -> str:
+    """The config as TOML; `build(kind, tomllib.loads(...))` gives it back exactly."""
+    lines = [f"# {line}" for line in header.splitlines()]
+    for f in dataclasses.fields(config):
+        if comments and f.metadata.get("doc"):
+            lines.append(f"\n# {f.metadata['doc']}")
+        lines.append(f"{f.name} = {_toml(_listed(getattr(config, f.name)))}")
+    return "\n".join(lines).lstrip("\n") + "\n"
+
+
+def as_arguments(config: Any, default: Any) -> str:
+    """The `--set` words that turn the default config into this one."""
+    words = []
+    for f in dataclasses.fields(config):
+        value = getattr(config, f.name)
+        if value != getattr(default, f.name):
+            words.append(f"--set {f.name}={_argument(value)}")
+    return " ".join(words)
+
+
+def describe(hint: Any) -> str:
+    """What a field takes, in words."""
+    if typing.get_origin(hint) is typing.Literal:
+        return "one of " + ", ".join(str(a) for a in typing.get_args(hint))
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return " or ".join(describe(a) for a in typing.get_args(hint))
+    if typing.get_origin(hint) is tuple:
+        inner = typing.get_args(hint)[0]
+        if typing.get_origin(inner) is tuple:
+            return "rows of numbers: 0.9,0.1;0.2,0.8"
+        return "a list of numbers: 0.7,0.2,0.1"
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+    return words.get(hint, str(hint))
+
+
+def _from_text(text: str, hint: Any) -> Any:
+    """`0.6,0.25` for a list, `1,2;3,4` for rows; the rest is left to the type."""
+    if typing.get_origin(hint) is not tuple:
+        return text.strip()
+    inner = typing.get_args(hint)[0]
+    text = text.strip().strip("[]()")
+    if typing.get_origin(inner) is tuple:
+        rows = [row.strip(" []()") for row in text.split(";")]
+        return tuple(tuple(_numbers(row)) for row in rows if row)
+    return tuple(_numbers(text))
+
+
+def _numbers(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _strict(value: Any, hint: Any) -> Any:
+    """pydantic would take 1.0 for a whole number and true for 1; a person means something else."""
+    wants = typing.get_args(hint) if typing.get_origin(hint) in (
+        typing.Union, types.UnionType) else (hint,)  # fmt: skip
+    if isinstance(value, bool) and bool not in wants:
+        return object()
+    if isinstance(value, float) and int in wants and float not in wants:
+        return object()
+    return value
+
+
+def _tupled(value: Any) -> Any:
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    return tuple(_tupled(v) for v in value) if isinstance(value, list | tuple) else value
+
+
+def _listed(value: Any) -> Any:
+    return [_listed(v) for v in value] if isinstance(value, list | tuple) else value
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        if math.isinf(value) or math.isnan(value):
+            return str(value)
+        return repr(value)
+    if isinstance(value, list):
+        return "[" + ", ".join(_toml(v) for v in value) + "]"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    return str(value)
+
+
+def _argument(value: Any) -> str:
+    if isinstance(value, tuple) and value and isinstance(value[0], tuple):
+        return "'" + ";".join(_argument(row) for row in value) + "'"
+    if isinstance(value, tuple):
+        return ",".join(_argument(v) for v in value)
+    return repr(value) if isinstance(value, float) else str(value)

@@ -1,0 +1,132 @@
+"""A study: a task, a model, what is observed, its stages, its claims and its figures.
+
+A study is one file (or small folder) with a frozen `Config` and a final class below `Study`.
+The base class knows how to train in every mode, so that a study only says what is its own.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from attnflow._errors import InputError, nearest
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from matplotlib.figure import Figure
+
+    from attnflow.claims import Citation, Claim
+    from attnflow.flows.flow import FlowLike
+    from attnflow.flows.layout import Params
+    from attnflow.flows.probes import Mark, Observable
+    from attnflow.flows.schedule import Schedule
+    from attnflow.flows.solution import Solution
+    from attnflow.observe.stages import Plateau, Stage
+
+
+class Study(abc.ABC):
+    """One paper, or a user's own question, ready to run.
+
+    Subclasses are final and set `name`, `title`, `Config`; they give `flow` and `start` and
+    whatever of the rest they have. `config` carries at least `until`, `rtol`, `mode`, `seed`.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    Config: ClassVar[type]
+    paper: ClassVar[Citation | None] = None
+
+    def __init__(self, config: Any):
+        self.config = config
+
+    @property
+    @abc.abstractmethod
+    def flow(self) -> FlowLike: ...
+
+    @property
+    @abc.abstractmethod
+    def start(self) -> Params: ...
+
+    @property
+    def observe(self) -> Mapping[str, Observable | Callable]:
+        return {}
+
+    @property
+    def marks(self) -> Mapping[str, Mark | Callable]:
+        return {}
+
+    @property
+    def save(self) -> Schedule:
+        """When a solve is observed (discrete modes take 400 times of their own)."""
+        from attnflow.flows.schedule import Every
+
+        return Every(1)
+
+    def batch(self, theta: Params, key: Any) -> Any:
+        """The minibatch loss of mode `sgd`; a study without one refuses the mode."""
+        raise InputError("mode", f"'sgd': {self.name} has no minibatch loss")
+
+    def stages(self, trajectory: xr.Dataset) -> list[Stage]:
+        return []
+
+    def claims(self) -> Sequence[Claim]:
+        """This study's claims: the ones registered under its name."""
+        from attnflow.claims import claims_of
+
+        return claims_of(self.name)
+
+    def figures(self) -> Mapping[str, Callable[[xr.Dataset, list[Stage]], Figure]]:
+        """Functions of the trajectory and its stages; the name is the file name.
+
+        The first line of a function's docstring is its caption. Decorate it with
+        `attnflow._figures.styled` to draw in the house style.
+        """
+        return {}
+
+    def summary(self, trajectory: xr.Dataset, stages: Sequence[Stage]) -> dict[str, Any]:
+        """The study's own numbers, for `run --json`."""
+        return {}
+
+    def plateaus(self, trajectory: xr.Dataset) -> list[Plateau]:
+        """Where the trajectory waited; empty when it never did."""
+        from attnflow.observe.stages import plateaus
+
+        if "loss" not in trajectory or "speed" not in trajectory:
+            return []
+        t, speed, loss = (trajectory[n].values for n in ("time", "speed", "loss"))
+        return plateaus(t, speed, loss)
+
+    @cached_property
+    def solution(self) -> Solution:
+        """The solve of this config, in memory; a run that already solved puts its own here."""
+        return self.solve()
+
+    def solve(self, **options: Any) -> Solution:
+        """Train as `config.mode` says; `options` go to `integrate` or `descend`."""
+        from attnflow.flows import Linear, descend, integrate
+
+        config, mode = self.config, self.config.mode
+        common = {"observe": self.observe, "marks": self.marks, **options}
+        if mode == "flow":
+            common.setdefault("save", self.save)
+            common.setdefault("rtol", config.rtol)
+            return integrate(self.flow, self.start, config.until, **common)
+        common.setdefault("save", Linear(400))
+        if mode == "sgd":
+            common |= {"batch": self.batch, "seed": config.seed}
+        return descend(self.flow, self.start, config.until, self.optimiser(), **common)
+
+    def optimiser(self) -> Any:
+        """The discrete optimiser of `config.mode`, at `config.rate`."""
+        from attnflow.flows import Adam, GradientDescent
+
+        known = {"gd": GradientDescent, "sgd": GradientDescent, "adam": Adam}
+        if self.config.mode not in known:
+            modes = ("flow", *known)
+            raise InputError("mode", f"{self.config.mode!r}; {nearest(self.config.mode, modes)}")
+        return known[self.config.mode](rate=self.config.rate)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.config})"

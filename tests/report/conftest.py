@@ -1,0 +1,89 @@
+"""One small run, a ledger with every verdict, and an ensemble: made once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from attnflow.claims import Citation, Control, Correction, Ledger, Regime, Row, Verdict
+from attnflow.claims.verdict import Cause, Part, Strength
+from attnflow.runs import Cell, CellResult, Ensemble, cells
+from attnflow.walk import Outcome, run
+
+MANIFEST = {
+    "created": "2026-01-02T03:04:05+00:00",
+    "versions": {"python": "3.11.7", "attnflow": "0.1.0", "scikit-sundae": ""},
+    "platform": {"system": "Linux", "machine": "x86_64"},
+    "environment": {"XLA_FLAGS": "--xla_example", "OMP_NUM_THREADS": ""},
+    "cpus": 2,
+    "precision": "float64",
+}
+
+PAPER = Citation("other2025", ("Ada Other",), "Another paper", 2025, arxiv="2501.00001")
+
+CORRECTION = Correction(
+    printed="W0' = -GM W1^T - GP W0 WQ^T",
+    corrected="W0' = -GM W1^T - GP W0 W_QK^T",
+    cause=Cause.EXTRACTION_OR_TYPO,
+    snippet="assert 1 + 1 == 2  # <b>not markup</b>",
+    printed_error=0.112,
+    corrected_error=5e-16,
+)
+
+
+def row(verdict: Verdict, **changes) -> Row:
+    given = {
+        "id": f"Prop ({verdict.value})", "part": Part.STATEMENT, "study": "focus-dilution",
+        "title": f"A statement that {verdict.label}.", "verdict": verdict, "cause": None,
+        "strength": Strength.NUMERIC, "predicted": 0.5, "measured": [0.5, 1e-14],
+        "tolerance": 1e-12, "regime": Regime(True, "the law is not uniform"), "note": "error 0",
+        "expected": verdict, "paper": PAPER, "equation": "eq 14",
+        "control": Control(True, "error 0.1, allowed 1e-12", None, None),
+    }  # fmt: skip
+    return Row(**{**given, **changes})
+
+
+@pytest.fixture(scope="session")
+def ledger() -> Ledger:
+    rows = [row(v) for v in Verdict if v is not Verdict.HOLDS_CORRECTED]
+    cause = Cause.EXTRACTION_OR_TYPO
+    rows.append(row(Verdict.HOLDS_CORRECTED, cause=cause, correction=CORRECTION))
+    rows.append(row(Verdict.FAILS, id="Surprise", expected=Verdict.HOLDS))
+    return Ledger(tuple(rows))
+
+
+@pytest.fixture(scope="session")
+def bare() -> Outcome:
+    """A finished run whose claims were not checked."""
+    return run("focus-dilution", until=60.0, dim=4, claims=False, progress=False)
+
+
+@pytest.fixture(scope="session")
+def outcome(bare: Outcome, ledger: Ledger) -> Outcome:
+    return replace(bare, claims=ledger)
+
+
+def result(cell: Cell) -> CellResult:
+    if cell.seed == 1 and cell.value == 1e-2:
+        return CellResult(cell, False, "failed", "ValueError: <b>bold</b>", 0.5)
+    scale = float(cell.overrides.get("init_scale", 1e-3))
+    summary = {
+        "plateaus": [{"loss": 0.7 + scale, "time": 40.0 + (cell.seed or 0)}],
+        "stages": [{"name": "focus", "cycle": 1, "time": 3 / scale**0.5 + (cell.seed or 0)}],
+        "floor": 0.3,
+    }
+    value = {"summary": summary, "run": f"/elsewhere/{cell.name}"}
+    return CellResult(cell, True, "done", "reached t = 60.", 1.0, value)
+
+
+@pytest.fixture(scope="session")
+def scan() -> Ensemble:
+    grid = cells({"init_scale": 1e-3}, "0:3", "init_scale=1e-4:1e-2:3:log")
+    return Ensemble.of("focus-dilution", [result(c) for c in grid], "attnflow run x --scan <s>")
+
+
+@pytest.fixture(scope="session")
+def repeats() -> Ensemble:
+    grid = cells({"init_scale": 1e-3}, "0:4")
+    return Ensemble.of("focus-dilution", [result(c) for c in grid], "attnflow run x --seeds 0:4")

@@ -1,0 +1,219 @@
+"""A run's page says what was run, what came out and how, and loads nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from attnflow.flows.sinks import Event
+from attnflow.observe.stages import Stage
+from attnflow.report import fragment, page, write_figures
+
+from .conftest import MANIFEST
+from .markup import Markup
+
+SECTIONS = ["answer", "figures", "stages", "claims", "corrections", "solve", "config", "versions",
+            "citation"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def html(outcome) -> str:
+    return page(outcome, MANIFEST)
+
+
+@pytest.fixture(scope="module")
+def read(html) -> Markup:
+    return Markup(html)
+
+
+def test_page_parses_and_ids_are_unique(read):
+    assert read.problems == []
+
+
+def test_every_section_is_there_and_in_the_contents(read):
+    assert [i for i in read.ids if i in SECTIONS] == SECTIONS
+    assert [r for r in read.resources if r.startswith("#")][1 : 1 + len(SECTIONS)] == [
+        f"#{s}" for s in SECTIONS
+    ]
+
+
+def test_inner_links_have_targets(read):
+    targets = {r[1:] for r in read.resources if r.startswith("#")}
+    assert targets <= set(read.ids)
+
+
+def test_nothing_is_loaded_from_elsewhere(html, read):
+    assert all(r.startswith(("#", "data:")) for r in read.resources)
+    assert "@import" not in html
+    assert not re.search(r"url\((?!#)", html)
+    policy = next(a for t, a in read.tags if a.get("http-equiv"))
+    assert "default-src 'none'" in str(policy["content"])
+
+
+def test_headings_descend_one_at_a_time(read):
+    levels = [int(t[1]) for t, _ in read.tags if re.fullmatch(r"h[1-6]", t)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(b - a <= 1 for a, b in pairwise(levels))
+
+
+def test_page_is_labelled_for_those_who_do_not_see_it(read):
+    assert dict(read.tags)["html"] == {"lang": "en"}
+    pictures = [a for t, a in read.tags if t == "svg"]
+    assert len(pictures) == 6
+    assert all(a["role"] == "img" and a["aria-label"] for a in pictures)
+    assert read.count("caption") == read.count("table")
+
+
+def test_page_says_what_was_run_and_what_came_out(html, read, outcome):
+    assert outcome.study.title in read.words
+    assert "arXiv 2605.01199" in read.words
+    assert outcome.command in read.words
+    assert outcome.sentence in read.words
+    assert f"{outcome.loss:.6g}" in read.words
+    assert f"floor {outcome.summary['floor']:.6g}" in read.words
+    assert outcome.solver["why"] in read.words
+    assert "scikit-sundae" in read.words
+    assert "--xla_example" in read.words
+    assert "@misc{focusdilution2026," in read.words
+    assert "@misc{other2025," in read.words
+    for key in ("init_scale", "until"):
+        assert key in read.words
+
+
+def test_claims_have_signs_words_and_corrections_side_by_side(read, ledger):
+    for row in ledger:
+        assert row.verdict.symbol in read.words
+        assert row.id in read.words
+        assert row.title in read.words
+    for text in ("W0' = -GM W1^T - GP W0 WQ^T", "W0' = -GM W1^T - GP W0 W_QK^T",
+                 "assert 1 + 1 == 2  # <b>not markup</b>", "inside: the law is not uniform",
+                 "Not as expected:", "Other 2025, eq 14"):  # fmt: skip
+        assert text in read.words
+
+
+def test_captions_are_the_first_lines_of_the_functions(read, outcome):
+    for name, draw in outcome.study.figures().items():
+        assert draw.__doc__.splitlines()[0] in read.words, name
+
+
+def test_same_outcome_gives_the_same_page(html, outcome):
+    assert page(outcome, MANIFEST) == html
+
+
+@dataclasses.dataclass(frozen=True)
+class Hostile:
+    """A config whose words are markup."""
+
+    name: str = "<script>alert('config')</script>"
+    until: float = 1.0
+
+
+class HostileStudy:
+    """The study of an outcome with another config and title."""
+
+    def __init__(self, inner, config):
+        self._inner, self.config = inner, config
+        self.title = "<script>alert('title')</script>"
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+
+def test_everything_is_escaped(outcome, ledger):
+    bad = "<script>alert(1)</script>"
+    rows = [replace(r, title=bad, note=bad, id=f"{bad}{i}") for i, r in enumerate(ledger)]
+    given = replace(
+        outcome,
+        study=HostileStudy(outcome.study, Hostile()),
+        command=f"attnflow run {bad}",
+        sentence=bad,
+        notes=(bad,),
+        stages=[Stage(bad, 10.0, 1, bad)],
+        events=(Event(bad, 1.0, 1),),
+        solver={**outcome.solver, "why": bad},
+        claims=type(ledger)(tuple(rows)),
+    )
+    manifest = {**MANIFEST, "versions": {bad: bad}, "created": bad, "platform": {"system": bad}}
+    for text in (page(given, manifest), fragment(given)):
+        read = Markup(text)
+        assert read.problems == []
+        assert read.count("script") == ("<html" in text)  # our own one, in the page
+        assert "alert(1)" in read.words
+
+
+def test_failed_outcome_without_claims_or_stages_has_a_page(bare):
+    broken = replace(
+        bare, trajectory=bare.trajectory.isel(time=[0]), stages=[], events=(), status="failed",
+        sentence="the step became too small.", work={}, drift=float("nan"), solver={}, command="",
+        notes=("resumed under other conditions",),
+    )  # fmt: skip
+    read = Markup(page(broken, {}))
+    assert read.problems == []
+    for text in ("Failed:", "the step became too small.", "Claims were not checked",
+                 "attnflow check focus-dilution", "No stage was told apart before the run ended.",
+                 "no drift is known",
+                 "resumed under other conditions"):  # fmt: skip
+        assert text in read.words
+
+
+def test_finished_run_without_stages_says_no_separation(bare):
+    read = Markup(page(replace(bare, stages=[]), MANIFEST))
+    assert "No stage was told apart in this run (no separation)." in read.words
+
+
+def test_outcome_that_is_not_finite_has_a_page(bare):
+    lost = bare.trajectory.where(bare.trajectory["time"] < 20)
+    read = Markup(page(replace(bare, trajectory=lost, status="diverged"), MANIFEST))
+    assert read.problems == []
+    assert "not a finite number" in read.words
+
+
+def test_saddle_table_only_where_there_is_one(outcome, read):
+    class WithSaddles(type(outcome)):
+        saddles = ({"loss": 0.727, "exit_rate": 0.1277, "refined": True},)
+
+    fields = {f.name: getattr(outcome, f.name) for f in dataclasses.fields(outcome)}
+    other = Markup(page(WithSaddles(**fields), MANIFEST))
+    assert "saddles" in other.ids
+    assert "exit rate" in other.words
+    assert "saddles" not in read.ids
+
+
+def test_fragment_is_a_piece_that_keeps_its_styles(outcome):
+    text = fragment(outcome)
+    read = Markup(text)
+    assert read.problems == []
+    assert not {"html", "head", "body", "script"} & {t for t, _ in read.tags}
+    assert read.count("svg") == 1
+    sheets = re.findall(r"<style[^>]*>(.*?)</style>", text, flags=re.DOTALL)
+    rules = [rule for sheet in sheets for rule in re.findall(r"([^{}]+)\{", sheet)]
+    selectors = [s.strip() for rule in rules for s in rule.split(",")]
+    assert selectors
+    assert all(s.startswith((".attnflow", "#af-")) for s in selectors)
+    assert outcome.claims.summary in read.words
+    assert "drifted" in read.words
+    assert text == outcome._repr_html_()
+
+
+def test_fragment_of_an_unchecked_run_says_so(bare):
+    assert "attnflow check focus-dilution" in Markup(fragment(bare)).words
+
+
+def test_figures_are_written_twice_with_the_same_bytes(bare, tmp_path):
+    write_figures(bare.figures, tmp_path / "a")
+    again = {n: draw(bare.trajectory, bare.stages) for n, draw in bare.study.figures().items()}
+    write_figures(again, tmp_path / "b")
+    names = {p.name for p in (tmp_path / "a").iterdir()}
+    assert names == {f"{n}.{kind}" for n in bare.figures for kind in ("svg", "pdf")}
+    for path in (tmp_path / "a").iterdir():
+        data = path.read_bytes()
+        assert data.startswith(b"%PDF" if path.suffix == ".pdf" else b"<?xml")
+        if path.suffix == ".svg":
+            assert data == (tmp_path / "b" / path.name).read_bytes()
+    assert np.isfinite(bare.loss)
