@@ -33,6 +33,7 @@ def shown(value: object, most: int = 60) -> str:
         text = ", ".join(f"{x:.6g}" if isinstance(x, float) else str(x) for x in value)
     else:
         text = value if isinstance(value, str) else repr(value)
+    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)  # one line
     return text if len(text) <= most else text[: most - 1] + "…"
 
 

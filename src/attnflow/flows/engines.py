@@ -1,0 +1,280 @@
+"""The ODE engines behind one interface: start, one accepted step, interpolate inside that step.
+
+SUNDIALS CVODE (variable-order BDF or Adams, Newton with matrix-free GMRES) is the default;
+SciPy is the second opinion, and the engine where scikit-sundae has no wheel. The driver in
+`integrate` owns everything else: outputs, marks, limits, checkpoints.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from attnflow._errors import InputError, nearest
+from attnflow.flows.flow import System
+from attnflow.flows.layout import Vector
+
+DENSE_LIMIT = 1500
+"""States up to this size get a dense Jacobian from SciPy's implicit methods."""
+
+HUGE = 1e150
+"""Stands for a non-finite velocity: finite, so that the error test rejects the step."""
+
+
+@dataclass
+class Work:
+    """What a solve cost, counted in our own callbacks (engines leave out difference quotients)."""
+
+    rhs: int = 0
+    jvp: int = 0
+    steps: int = 0
+    restarts: int = 0
+    seconds: float = 0.0
+
+    def as_dict(self) -> dict[str, float]:
+        return {**vars(self), "seconds": round(self.seconds, 6)}
+
+
+class Engine(Protocol):
+    """One solver at work. `t` and `y` are the last accepted step's end."""
+
+    name: str
+    t: float
+    y: Vector
+
+    def start(self, t: float, y: Vector) -> None: ...
+
+    def step(self, until: float) -> str | None:
+        """Take one accepted step, not past `until`; returns a sentence if it cannot."""
+        ...
+
+    def interpolate(self, t: float) -> Vector:
+        """The state at a time inside the last step."""
+        ...
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which engine, method and Jacobian a solve uses, and why."""
+
+    engine: str
+    method: str
+    jacobian: str
+    why: str = field(compare=False, default="")
+
+    def as_dict(self) -> dict[str, str]:
+        return dict(vars(self))
+
+
+METHODS = {
+    "cvode": ("bdf", "adams"),
+    "scipy": ("lsoda", "radau", "bdf", "dop853", "rk45"),
+}
+
+
+def has_cvode() -> bool:
+    """Whether scikit-sundae is installed (it has no wheel for Intel macs or Linux aarch64)."""
+    return importlib.util.find_spec("sksundae") is not None
+
+
+def choose(system: System, y: Vector, until: float, engine: str, method: str, jac: str) -> Choice:
+    """Fill in every `auto`.
+
+    CVODE with BDF and difference quotients unless told otherwise: over saddle-to-saddle flows it
+    needs the fewest evaluations, and a difference quotient costs one right-hand side where an
+    exact product costs about two (measured in `benchmarks/engines.py`). Adams is taken when the
+    whole solve spans only a few time constants of the start, where no stiffness can build up.
+    """
+    for name, value, known in (
+        ("engine", engine, ("auto", *METHODS)),
+        ("jacobian", jac, ("auto", "difference", "exact")),
+    ):
+        if not (isinstance(value, str) and value in known):
+            raise InputError(name, f"{value!r} is not one; {nearest(str(value), known)}")
+    why = []
+    if engine == "auto":
+        engine = "cvode" if has_cvode() else "scipy"
+        if engine == "scipy":
+            why.append("scikit-sundae has no wheel for this platform, so SciPy integrates")
+    elif engine == "cvode" and not has_cvode():
+        raise InputError(
+            "engine", "'cvode' needs scikit-sundae, which is not installed; use 'auto' or 'scipy'"
+        )
+    if not (isinstance(method, str) and method in (known := ("auto", *METHODS[engine]))):
+        raise InputError(
+            "method", f"{method!r} is not one of {engine}'s; {nearest(str(method), known)}"
+        )
+    if method == "auto" and engine == "cvode":
+        constants = until * spectral_radius(system, y)
+        method = "adams" if constants < 20 else "bdf"
+        why.append(
+            f"the solve spans {constants:.3g} time constants of the start: "
+            + ("short enough for Adams" if method == "adams" else "BDF, since stiffness may build")
+        )
+    elif method == "auto":
+        method = "lsoda" if system.size <= DENSE_LIMIT else "dop853"
+        if method == "dop853":
+            why.append(
+                f"{system.size} parameters are too many for SciPy's dense Jacobian: explicit"
+            )
+    if jac == "auto":
+        jac = "difference" if engine == "cvode" else "exact"
+    return Choice(engine, method, jac, "; ".join(why))
+
+
+def build(choice: Choice, system: System, work: Work, rtol: float, atol: float | Vector) -> Engine:
+    """The engine of a choice."""
+    if choice.engine == "cvode":
+        return Cvode(system, work, choice, rtol, atol)
+    return Scipy(system, work, choice, rtol, atol)
+
+
+def spectral_radius(system: System, y: Vector, products: int = 12) -> float:
+    """The largest |eigenvalue| of the linearised flow at `y`, by power iteration (a fair guess)."""
+    v = np.random.default_rng(0).standard_normal(system.size)
+    out = np.empty_like(v)
+    radius = 0.0
+    base = np.empty_like(v)
+    system.rhs(y, base)
+    for _ in range(products):
+        v /= np.linalg.norm(v)
+        # A difference quotient: an exact product would cost a compilation for one number.
+        h = 1e-7 * max(1.0, float(np.linalg.norm(y)))
+        system.rhs(y + h * v, out)
+        v = (out - base) / h
+        radius = float(np.linalg.norm(v))
+        if not np.isfinite(radius) or radius == 0.0:
+            return 0.0
+    return radius
+
+
+class _Counted:
+    """Right-hand side and Jacobian product that count themselves."""
+
+    def __init__(self, system: System, work: Work):
+        self.system = system
+        self.work = work
+
+    def rhs(self, y: Vector, out: Vector) -> None:
+        self.work.rhs += 1
+        self.system.rhs(y, out)
+        if not np.isfinite(np.dot(out, out)):
+            np.nan_to_num(out, copy=False, nan=HUGE, posinf=HUGE, neginf=-HUGE)
+            np.clip(out, -HUGE, HUGE, out=out)
+
+    def jvp(self, y: Vector, v: Vector, out: Vector) -> None:
+        self.work.jvp += 1
+        self.system.jvp(y, v, out)
+
+
+class Cvode:
+    """SUNDIALS CVODE through scikit-sundae."""
+
+    def __init__(
+        self, system: System, work: Work, choice: Choice, rtol: float, atol: float | Vector
+    ):
+        from sksundae.cvode import CVODE, CVODEJacTimes
+
+        counted = _Counted(system, work)
+        options: dict[str, Any] = {}
+        if choice.jacobian == "exact":
+            options["jactimes"] = CVODEJacTimes(
+                None, lambda t, y, yp, v, out: counted.jvp(y, v, out)
+            )
+        self.name = f"cvode-{choice.method}"
+        self._solver = CVODE(
+            lambda t, y, out: counted.rhs(y, out),
+            method={"bdf": "BDF", "adams": "Adams"}[choice.method],
+            rtol=rtol,
+            atol=atol,
+            linsolver="gmres",
+            krylov_dim=10,
+            **options,
+        )
+        self._looked_back = False
+        self.t = 0.0
+        self.y: Vector = np.empty(0)
+
+    def start(self, t: float, y: Vector) -> None:
+        self._solver.init_step(t, y)
+        self.t, self.y, self._looked_back = t, np.array(y), False
+
+    def step(self, until: float) -> str | None:
+        before = self.t
+        result = self._solver.step(until, method="onestep", tstop=until)
+        if self._looked_back and result.success and result.t == before:
+            # After an interpolation CVODE first hands back the end of the last step (unless the
+            # interpolation was within rounding of it: then this was already the next step).
+            result = self._solver.step(until, method="onestep", tstop=until)
+        self._looked_back = False
+        if not result.success:
+            return f"CVODE at t = {self.t:.6g}: {result.message}"
+        self.t, self.y = float(result.t), result.y
+        if self.t == before:
+            return f"CVODE at t = {self.t:.6g}: the step is below the resolution of time"
+        return None
+
+    def interpolate(self, t: float) -> Vector:
+        if t == self.t:
+            return self.y
+        self._looked_back = True
+        return self._solver.step(t, method="normal", tstop=None).y
+
+
+class Scipy:
+    """SciPy's `OdeSolver` classes, stepped by hand."""
+
+    def __init__(
+        self, system: System, work: Work, choice: Choice, rtol: float, atol: float | Vector
+    ):
+        import scipy.integrate as ivp
+
+        self._solver_class = {
+            "lsoda": ivp.LSODA,
+            "radau": ivp.Radau,
+            "bdf": ivp.BDF,
+            "dop853": ivp.DOP853,
+            "rk45": ivp.RK45,
+        }[choice.method]
+        self.name = f"scipy-{choice.method}"
+        self._counted = _Counted(system, work)
+        self._options: dict[str, Any] = {"rtol": max(rtol, 1e-13), "atol": atol}
+        implicit = choice.method in ("lsoda", "radau", "bdf")
+        if implicit and system.size > DENSE_LIMIT:
+            raise InputError(
+                "method",
+                f"{choice.method!r} needs a dense Jacobian, and {system.size} parameters are "
+                f"more than {DENSE_LIMIT}; use engine='cvode' or method='dop853'",
+            )
+        if implicit and choice.jacobian == "exact":
+            self._options["jac"] = self._jacobian
+        self._solver: Any = None
+        self.t = 0.0
+        self.y: Vector = np.empty(0)
+
+    def _rhs(self, t: float, y: Vector) -> Vector:
+        out = np.empty_like(y)
+        self._counted.rhs(y, out)
+        return out
+
+    def _jacobian(self, t: float, y: Vector) -> np.ndarray:
+        self._counted.work.jvp += self._counted.system.size
+        return self._counted.system.jacobian(y)
+
+    def start(self, t: float, y: Vector) -> None:
+        self.t, self.y, self._solver = t, np.array(y), None
+
+    def step(self, until: float) -> str | None:
+        if self._solver is None or self._solver.t_bound != until:
+            self._solver = self._solver_class(self._rhs, self.t, self.y, until, **self._options)
+        message = self._solver.step()
+        if self._solver.status == "failed":
+            return f"SciPy at t = {self.t:.6g}: {message or 'the step failed'}"
+        self.t, self.y = float(self._solver.t), np.array(self._solver.y)
+        return None
+
+    def interpolate(self, t: float) -> Vector:
+        return self.y if t == self.t else np.asarray(self._solver.dense_output()(t))

@@ -1,0 +1,218 @@
+"""What every solve shares, continuous or discrete: rows to a sink, drift, limits, interruption."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from attnflow.flows.flow import System
+from attnflow.flows.layout import Vector
+from attnflow.flows.probes import Observers
+from attnflow.flows.sinks import Checkpoint, Event, Segment, Shape, Sink
+from attnflow.flows.solution import Status
+
+FLUSH_ROWS = 256
+FLUSH_SECONDS = 2.0
+
+
+class Recorder:
+    """Measures states into rows and hands them to the sink in segments."""
+
+    def __init__(self, system: System, observers: Observers, sink: Sink, keep_states: bool):
+        self._system = system
+        self._observers = observers
+        self._sink = sink
+        self._keep_states = keep_states
+        self._speed = np.empty(system.size)
+        self._rows: list[dict[str, Any]] = []
+        self._events: list[Event] = []
+        self._flushed = time.monotonic()
+        self.last_time: float | None = None
+        """The time of the last row."""
+        self.shape = self._full_shape()
+
+    def _full_shape(self) -> Shape:
+        shape = self._observers.shape
+        dims = {**shape.dims, "speed": ()}
+        attrs = {**shape.attrs, "speed": {"long_name": "norm of the velocity"}}
+        if self._keep_states:
+            dims["state"] = ("parameter",)
+        return Shape(dims, shape.coords, attrs)
+
+    def begin(self) -> Checkpoint | None:
+        return self._sink.begin(self.shape)
+
+    def row(self, t: float, step: int, y: Vector) -> None:
+        """Observe one state."""
+        # The velocity's norm comes from the engine's own right-hand side: for a closed form that
+        # is several times cheaper than a compiled one. It is not counted as work of the solve.
+        self._system.rhs(y, self._speed)
+        row = {"time": t, "step": step, "speed": np.sqrt(self._speed @ self._speed)}
+        row |= self._observers(y)
+        if self._keep_states:
+            row["state"] = np.array(y)
+        self._rows.append(row)
+        self.last_time = t
+        if len(self._rows) >= FLUSH_ROWS or time.monotonic() - self._flushed > FLUSH_SECONDS:
+            self.flush()
+
+    def event(self, event: Event) -> None:
+        self._events.append(event)
+
+    def flush(self) -> None:
+        """Hand over what there is; the engine never notices."""
+        self._flushed = time.monotonic()
+        if not self._rows and not self._events:
+            return
+        columns = {
+            name: np.array([row[name] for row in self._rows])
+            for name in (self._rows[0] if self._rows else ())
+        }
+        self._sink.flush(Segment(columns, tuple(self._events)))
+        self._rows, self._events = [], []
+
+    def checkpoint(self, checkpoint: Checkpoint) -> None:
+        self.flush()
+        self._sink.checkpoint(checkpoint)
+
+    def collect(self) -> Segment:
+        self.flush()
+        return self._sink.collect()
+
+
+class Drift:
+    """How far the conserved quantities moved, against the largest squared norm of a block."""
+
+    EVERY = 50
+    """Accepted steps between two looks: a fixed count, so that a resumed solve looks alike."""
+
+    def __init__(self, system: System, y: Vector):
+        self._system = system
+        self._reference = system.conserved(y) if system.flow.conserved else {}
+        self._moved = dict.fromkeys(self._reference, 0.0)
+        self._norm2 = 0.0
+        self.look(y)
+
+    def look(self, y: Vector) -> None:
+        if not self._reference:
+            return
+        for block in self._system.layout.blocks:
+            part = y[block.start : block.stop]
+            self._norm2 = max(self._norm2, float(part @ part))
+        for name, value in self._system.conserved(y).items():
+            moved = np.max(np.abs(value - self._reference[name]), initial=0.0)
+            self._moved[name] = max(self._moved[name], float(moved))
+
+    @property
+    def each(self) -> dict[str, float]:
+        return {n: moved / max(self._norm2, 1e-300) for n, moved in self._moved.items()}
+
+    @property
+    def worst(self) -> float:
+        return max(self.each.values(), default=float("nan"))
+
+    def save(self) -> tuple[dict[str, np.ndarray], dict[str, float]]:
+        arrays = {f"conserved.{n}": value for n, value in self._reference.items()}
+        scalars = {f"moved.{n}": moved for n, moved in self._moved.items()}
+        return arrays, {**scalars, "norm2": self._norm2}
+
+    def load(self, checkpoint: Checkpoint) -> None:
+        for name in self._reference:
+            self._reference[name] = np.asarray(checkpoint.arrays[f"conserved.{name}"])
+            self._moved[name] = float(checkpoint.scalars[f"moved.{name}"])
+        self._norm2 = float(checkpoint.scalars["norm2"])
+
+
+class Limits:
+    """What can end a solve from outside: steps, wall time, Ctrl-C, a stall, a blow-up."""
+
+    STALL_WINDOW = 1000
+    STALL_STEPS = 1e6
+    STALL_ADVANCE = 1e-3
+    """Stalled: a window of steps that advanced time by less than this part of itself (or by steps
+    below its resolution), with more than `STALL_STEPS` such steps still to go. The first condition
+    alone would end a solve that escapes a saddle late, the second one alone a solve that is at
+    t = 100 of 1e9.
+    """
+
+    def __init__(
+        self,
+        max_steps: int,
+        max_seconds: float | None,
+        until: float,
+        interrupt: Any,
+        stalls: bool = True,
+    ):
+        self._stalls = stalls  # steps of a fixed length cannot stall
+        self._max_steps = max_steps
+        self._deadline = None if max_seconds is None else time.monotonic() + max_seconds
+        self._max_seconds = max_seconds
+        self._until = until
+        self._interrupt = interrupt
+        self._window = (0, 0.0)
+
+    def reached(self, step: int, t: float, y: Vector) -> tuple[Status, str] | None:
+        """The status and sentence of the limit that was reached, if one was."""
+        if not np.isfinite(y @ y):
+            return Status.DIVERGED, f"the state is no longer finite at t = {t:.6g}."
+        if t >= self._until:
+            return None
+        if self._interrupt.is_set():
+            return Status.INTERRUPTED, f"interrupted at t = {t:.6g}."
+        if step >= self._max_steps:
+            return Status.STEP_LIMIT, f"{step:,} steps reached t = {t:.6g}: the limit of steps."
+        if self._deadline is not None and time.monotonic() > self._deadline:
+            return Status.TIME_LIMIT, f"{self._max_seconds:g} s reached t = {t:.6g}: the limit."
+        first, since = self._window
+        if self._stalls and step - first >= self.STALL_WINDOW:
+            pace = (t - since) / (step - first)
+            self._window = (step, t)
+            collapsed = t - since < self.STALL_ADVANCE * t
+            vanishing = pace < np.finfo(float).eps * self._until
+            if (collapsed or vanishing) and self._until - t > self.STALL_STEPS * pace:
+                return Status.STALLED, (
+                    f"stalled at t = {t:.6g}: the last {step - first:,} steps advanced by "
+                    f"{pace:.1e} each (the velocity may be discontinuous there)."
+                )
+        return None
+
+    def save(self) -> dict[str, float]:
+        """For a checkpoint: a resumed solve must stall at the same step."""
+        return {"window.step": self._window[0], "window.time": self._window[1]}
+
+    def load(self, checkpoint: Checkpoint) -> None:
+        self._window = (
+            int(checkpoint.scalars.get("window.step", checkpoint.step)),
+            float(checkpoint.scalars.get("window.time", checkpoint.time)),
+        )  # fmt: skip
+
+
+@contextmanager
+def interruptible() -> Iterator[threading.Event]:
+    """Turns the first Ctrl-C into a flag the step loop reads; the second one raises as usual."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+    previous = signal.getsignal(signal.SIGINT)
+
+    def ask(signum: int, frame: Any) -> None:
+        asked.set()
+        signal.signal(signal.SIGINT, previous)
+
+    signal.signal(signal.SIGINT, ask)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def plain(numbers: Mapping[str, float]) -> dict[str, float | int]:
+    """Counters and floats without NumPy types, ready for a checkpoint."""
+    return {k: int(v) if isinstance(v, int | np.integer) else float(v) for k, v in numbers.items()}

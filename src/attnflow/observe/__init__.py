@@ -1,0 +1,15 @@
+"""Pure measurements of parameters, and the stages found from them."""
+
+from attnflow.observe.spectral import (
+    alignment,
+    effective_rank,
+    entropy_rank,
+    singular_values,
+    stable_rank,
+)
+from attnflow.observe.stages import Plateau, Stage, first_time, plateaus
+
+__all__ = [
+    "Plateau", "Stage", "alignment", "effective_rank", "entropy_rank", "first_time", "plateaus",
+    "singular_values", "stable_rank",
+]  # fmt: skip

@@ -1,0 +1,103 @@
+"""Stages of a trajectory: when its character changes, with the evidence for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+Series = Float[np.ndarray, "time"]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The time at which something begins, which cycle it belongs to, and what shows it."""
+
+    name: str
+    time: float
+    cycle: int = 1
+    evidence: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Plateau:
+    """A stretch where the flow waits: a minimum of the speed that stands out on both sides."""
+
+    loss: float
+    time: float
+    """Where the speed is least."""
+    enter: float
+    leave: float
+    speed: float
+    prominence: float
+    """Decades by which the speed rises on the lower side."""
+
+    def as_dict(self) -> dict[str, float]:
+        return asdict(self)
+
+
+def plateaus(
+    time: Series, speed: Series, loss: Series, *, prominence: float = 0.15, start: bool = False
+) -> list[Plateau]:
+    """Minima of log10(speed) with at least `prominence` decades on both sides.
+
+    With `start` the stretch that the flow begins on counts too (a small start waits at the
+    origin): before it, the speed is taken as infinite.
+
+    `enter` and `leave` are where the speed is half the prominence (in decades) above its minimum.
+    A flow that never waits has none: an empty list is "no separation".
+    """
+    from scipy.signal import find_peaks
+
+    good = np.isfinite(speed) & (speed > 0)
+    t, log, level = time[good], np.log10(speed[good]), loss[good]
+    if len(t) < 5:
+        return []
+    pad = int(start)
+    depth = np.concatenate([np.full(pad, -log.max() - 1.0), -log])
+    peaks, found = find_peaks(depth, prominence=prominence)
+    peaks = peaks - pad
+    bases = (np.maximum(found[side] - pad, 0) for side in ("left_bases", "right_bases"))
+    result = []
+    for i, height, left, right in zip(peaks, found["prominences"], *bases, strict=True):
+        half = log[i] + 0.5 * height
+        result.append(
+            Plateau(
+                loss=float(level[i]),
+                time=float(t[i]),
+                enter=_crossing(t, log, half, range(i, int(left) - 1, -1)),
+                leave=_crossing(t, log, half, range(i, int(right) + 1)),
+                speed=float(10 ** log[i]),
+                prominence=float(height),
+            )
+        )
+    return result
+
+
+def first_time(
+    time: Series, holds: Bool[np.ndarray, "time"], *, after: float = -np.inf, hold: int = 3
+) -> float | None:
+    """The first time from which a condition holds for `hold` samples in a row."""
+    run = 0
+    for i, yes in enumerate(holds & (time >= after)):
+        run = run + 1 if yes else 0
+        if run == hold:
+            return float(time[i - hold + 1])
+    return None
+
+
+def _crossing(t: Series, log: Series, level: float, order: Sequence[int]) -> float:
+    """The first time, in the given order of samples, at which `log` reaches the level."""
+    previous = order[0]
+    for i in order[1:]:
+        if log[i] >= level:
+            share = (level - log[previous]) / (log[i] - log[previous])
+            return float(t[previous] + share * (t[i] - t[previous]))
+        previous = i
+    return float(t[order[-1]])

@@ -1,0 +1,249 @@
+"""Bad input is one sentence that starts with the field, before any work is done."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnflow._errors import InputError
+from attnflow.flows import (
+    Adam,
+    Every,
+    Flow,
+    GradientDescent,
+    Linear,
+    Log,
+    Mark,
+    Momentum,
+    Observable,
+    descend,
+    gaussian,
+    integrate,
+)
+from strategies import answer, rubbish
+
+bowl = Flow(lambda th: 0.5 * (th["x"] ** 2).sum() + 0.5 * (th["deep"]["W"] ** 2).sum())
+start = {"x": np.ones(2), "deep": {"W": np.ones((2, 3))}}
+
+
+def refused(field: str, call: Any) -> str:
+    with pytest.raises(InputError) as caught:
+        call()
+    message = str(caught.value)
+    assert message.startswith(f"{field}: "), message
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize(
+    ("field", "options"),
+    [
+        ("until", {"until": -1.0}),
+        ("until", {"until": 0}),
+        ("until", {"until": np.nan}),
+        ("until", {"until": np.inf}),
+        ("until", {"until": "soon"}),
+        ("rtol", {"rtol": 0.0}),
+        ("rtol", {"rtol": 0.5}),
+        ("atol", {"atol": -1e-3}),
+        ("engine", {"engine": "cvodes"}),
+        ("engine", {"engine": None}),
+        ("method", {"engine": "scipy", "method": "lsodar"}),
+        ("method", {"method": "dop853", "engine": "cvode"}),
+        ("jacobian", {"jacobian": "exakt"}),
+        ("max_steps", {"max_steps": 0}),
+        ("max_steps", {"max_steps": 2.5}),
+        ("max_seconds", {"max_seconds": -1.0}),
+        ("checkpoint_every", {"checkpoint_every": 0}),
+        ("save.steps", {"save": Every(0)}),
+        ("save.count", {"save": Linear(1)}),
+        ("save.count", {"save": Log(1)}),
+        ("save.count", {"save": Linear(2.5)}),
+        ("save.first", {"save": Log(5, first=7.0)}),
+        ("save.first", {"save": Log(5, first=0.0)}),
+        ("save", {"save": [0.5, 0.2]}),
+        ("save", {"save": [-0.5, 0.2]}),
+        ("save", {"save": [0.5, 7.0]}),
+        ("save", {"save": []}),
+        ("save", {"save": [np.nan]}),
+        ("save", {"save": "often"}),
+        ("observe.time", {"observe": {"time": lambda th: th["x"]}}),
+        ("observe.speed", {"observe": {"speed": lambda th: th["x"]}}),
+        ("observe.a", {"observe": {"a": 3}}),
+        ("observe.a", {"observe": {"a": Observable(lambda th: th["x"], ("p", "q"))}}),
+        ("observe.a", {"observe": {"a": Observable(lambda th: th["deep"]["W"], ("p", "p"))}}),
+        ("observe.a", {"observe": {"a": Observable(lambda th: th["x"], ("a",))}}),
+        ("observe.a", {"observe": {"a": Observable(lambda th: th["x"], ("time",))}}),
+        ("observe.a", {"observe": {"a": Observable(lambda th: th["x"], ("k",), {"k": [1]})}}),
+        ("observe.a", {"observe": {"a": Observable(lambda th: th["x"], ("k",), {"j": [1, 2]})}}),
+        ("observe.numpy", {"observe": {
+            "fine": lambda th: th["x"], "numpy": lambda th: np.linalg.norm(th["x"]),
+        }}),
+        ("observe.python", {"observe": {"python": lambda th: float(th["x"][0])}}),
+        ("observe.python", {"observe": {"python": lambda th: 1.0 if th["x"][0] > 0 else 2.0}}),
+        ("observe.b", {"observe": {
+            "a": Observable(lambda th: th["x"], ("k",)),
+            "b": Observable(lambda th: th["deep"]["W"][0], ("k",)),
+        }}),
+        ("marks.m", {"marks": {"m": 1.0}}),
+        ("marks.m.direction", {"marks": {"m": Mark(lambda th: th["x"], direction=2)}}),
+        ("marks.m.level", {"marks": {"m": Mark(lambda th: th["x"], level=np.nan)}}),
+        ("marks.m", {"marks": {"m": lambda th: np.linalg.norm(th["x"])}}),
+        ("stops.s", {"stops": {"s": 1.0}}),
+        ("stops.s", {"stops": {"s": lambda th: float(th["x"][0])}}),
+        ("stops.m", {"marks": {"m": lambda th: th["x"]}, "stops": {"m": lambda th: th["x"]}}),
+    ],
+)  # fmt: skip
+def test_integrate_names_the_field(field, options):
+    refused(field, lambda: integrate(bowl, start, **{"until": 1.0, **options}))
+
+
+@pytest.mark.parametrize(
+    ("field", "options"),
+    [
+        ("until", {"until": -1.0}),
+        ("until", {"until": "soon"}),
+        ("until", {"until": 1e-9}),
+        ("until", {"until": 10.0, "max_steps": 5}),
+        ("rate", {"optimiser": GradientDescent(0.0)}),
+        ("rate", {"optimiser": GradientDescent(np.nan)}),
+        ("rate", {"optimiser": Adam("fast")}),
+        ("momentum", {"optimiser": Momentum(0.1, momentum=1.0)}),
+        ("checkpoint_every", {"checkpoint_every": -3}),
+        ("save", {"save": [3.0, 2.0]}),
+        ("observe.time", {"observe": {"time": lambda th: th["x"]}}),
+    ],
+)
+def test_descend_names_the_field(field, options):
+    refused(field, lambda: descend(bowl, start, **{"until": 1.0, **options}))
+
+
+@pytest.mark.parametrize("solve", [integrate, descend])
+@pytest.mark.parametrize(
+    ("field", "bad"),
+    [
+        ("start.x", {"x": np.array([1.0, np.nan]), "deep": {"W": np.ones((2, 3))}}),
+        ("start.deep.W", {"x": np.ones(2), "deep": {"W": np.full((2, 3), np.inf)}}),
+        ("start.x", {"x": np.array([1, 2]), "deep": {"W": np.ones((2, 3))}}),
+        ("start.x", {"x": 1, "deep": {"W": np.ones((2, 3))}}),
+        ("start.x", {"x": np.ones(2) + 1j, "deep": {"W": np.ones((2, 3))}}),
+        ("start.x", {"x": True, "deep": {"W": np.ones((2, 3))}}),
+        ("start", {}),
+        ("start", {"x": "words"}),
+    ],
+    ids=["nan", "inf", "integers", "an int", "complex", "bool", "empty", "no numbers"],
+)
+def test_a_start_that_is_not_finite_floats_is_refused(solve, field, bad):
+    refused(field, lambda: solve(bowl, bad, until=1.0))
+
+
+@pytest.mark.parametrize("solve", [integrate, descend])
+def test_a_loss_that_is_not_one_number_is_refused(solve):
+    message = refused("loss", lambda: solve(Flow(lambda th: th["x"]), {"x": np.ones(3)}, until=1.0))
+    assert "(3,)" in message
+    one, zero = {"x": np.ones(1)}, {"x": np.zeros(1)}
+    for bad in (lambda th: float(th["x"][0]), lambda th: np.asarray(th["x"]).sum()):
+        refused("loss", lambda bad=bad: solve(Flow(bad), one, until=1.0))
+    refused("flow", lambda: solve(Flow(lambda th: jnp.log(th["x"]).sum()), zero, until=1.0))
+
+
+def test_a_velocity_of_another_shape_is_refused_even_if_its_size_fits():
+    flow = Flow(velocity=lambda th: {"W": -th["W"].T})
+    message = refused("velocity.W", lambda: integrate(flow, {"W": np.ones((2, 3))}, until=1.0))
+    assert "(3, 2)" in message
+    assert "(2, 3)" in message
+    flow = Flow(velocity=lambda th: [th["W"]])
+    refused("velocity", lambda: integrate(flow, {"W": np.ones((2, 3))}, until=1.0))
+
+
+def test_a_direction_of_another_shape_is_refused():
+    flow = Flow(lambda th: (th["W"] ** 2).sum())
+    with pytest.raises(InputError, match=r"W: shape \(3, 2\)"):
+        flow.jvp({"W": np.ones((2, 3))}, {"W": np.ones((3, 2))})
+
+
+@pytest.mark.parametrize(
+    ("rates", "field", "suggestion"),
+    [
+        ({"y": 1.0}, "rates.y", "x"),
+        ({"deep.w": 1.0}, "rates.deep.w", "did you mean 'deep.W'?"),
+        ({"dep": 1.0}, "rates.dep", "deep.W"),
+    ],
+)
+def test_an_unknown_block_suggests_the_nearest(rates, field, suggestion):
+    flow = Flow(lambda th: (th["x"] ** 2).sum(), rates=rates)
+    assert suggestion in refused(field, lambda: integrate(flow, start, until=1.0))
+
+
+def test_a_rate_may_name_everything_below_a_path():
+    flow = Flow(bowl._loss, rates={"deep": 0.0})
+    assert np.array_equal(integrate(flow, start, 1.0).final["deep"]["W"], start["deep"]["W"])
+
+
+@pytest.mark.parametrize("rate", [-1.0, np.nan, np.inf, "fast", None])
+def test_a_rate_is_finite_and_not_negative(rate):
+    refused("rates.x", lambda: Flow(lambda th: 0.0, rates={"x": rate}))
+
+
+def test_a_flow_needs_a_loss_or_a_velocity():
+    refused("loss", Flow)
+    refused("host", lambda: Flow(lambda th: 0.0, host=True))
+    flow = Flow(velocity=lambda th: th)
+    refused("loss", lambda: flow.loss({"x": np.ones(1)}))
+
+
+def test_a_gaussian_start_has_a_scale():
+    refused("scale", lambda: gaussian({"W": (2,)}, scale=-1.0))
+    drawn = gaussian({"W": (2, 3), "b": ()}, scale=1e-3, seed=4)
+    assert drawn["W"].shape == (2, 3)
+    assert drawn["W"].dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    ("word", "suggestion"), [("cvodes", "cvode"), ("spicy", "scipy"), ("qqq", "known: auto")]
+)
+def test_an_unknown_engine_suggests_the_nearest(word, suggestion):
+    assert suggestion in refused("engine", lambda: integrate(bowl, start, 1.0, engine=word))
+
+
+FIELDS = [
+    "until", "rtol", "atol", "engine", "method", "jacobian", "save", "max_steps", "max_seconds",
+    "checkpoint_every",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("field", FIELDS)
+@given(value=rubbish)
+def test_rubbish_is_answered_with_a_sentence_or_a_solution(field, value):
+    options = {"until": 1e-3, "max_steps": 5, field: value}
+    got = answer(lambda: integrate(bowl, start, **options))
+    if isinstance(got, InputError):
+        assert got.field.split(".")[0] == field
+        assert "\n" not in str(got)
+    else:
+        assert got.sentence
+
+
+@given(field=st.sampled_from(["until", "save", "max_seconds", "checkpoint_every"]), value=rubbish)
+def test_rubbish_for_a_descent_is_answered_likewise(field, value):
+    options = {"until": 0.02, "max_steps": 20, field: value}
+    got = answer(lambda: descend(bowl, start, **options))
+    if isinstance(got, InputError):
+        assert got.field.split(".")[0] == field
+        assert "\n" not in str(got)
+    else:
+        assert got.sentence
+
+
+@given(value=rubbish)
+def test_rubbish_as_a_start_is_answered_with_a_sentence_or_a_solution(value):
+    got = answer(lambda: integrate(Flow(lambda th: jnp.zeros(())), value, 1.0, max_steps=5))
+    if isinstance(got, InputError):
+        assert got.field.startswith("start")
+    else:
+        assert got.sentence
