@@ -103,7 +103,7 @@ def describe(hint: Any) -> str:
 def _from_text(text: str, hint: Any) -> Any:
     """`0.6,0.25` for a list, `1,2;3,4` for rows; the rest is left to the type."""
     if typing.get_origin(hint) is not tuple:
-        return text.strip()
+        return text if hint is str else text.strip()
     inner = typing.get_args(hint)[0]
     text = text.strip().strip("[]()")
     if typing.get_origin(inner) is tuple:
@@ -147,7 +147,8 @@ def _toml(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(_toml(v) for v in value) + "]"
     if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
+        quoted = json.dumps(value, ensure_ascii=False)  # the same escapes, but for one character
+        return quoted.replace("\x7f", "\\u007f")
     return str(value)
 
 

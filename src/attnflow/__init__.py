@@ -1,0 +1,80 @@
+"""attnflow: a laboratory for how attention is learned.
+
+One flow, four lenses: integrate it, linearise it, reduce it, expand it. The papers are studies.
+
+>>> import attnflow as af
+>>> run = af.run("focus-dilution", pi=(0.6, 0.3, 0.1), until=500)
+>>> run.trajectory["loss"]; run.stages; run.claims
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from attnflow._errors import InputError
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from attnflow import claims, models, observe, tasks
+    from attnflow.claims import Ledger, Verdict, claim
+    from attnflow.flows import (
+        Adam,
+        Every,
+        Flow,
+        GradientDescent,
+        Linear,
+        Log,
+        Mark,
+        Momentum,
+        Observable,
+        Solution,
+        Status,
+        descend,
+        gaussian,
+        integrate,
+        quadratic_invariants,
+    )
+    from attnflow.runs import Run, compare, list_runs, open_run
+    from attnflow.studies import register
+    from attnflow.studies.study import Study
+    from attnflow.tasks import MarkovChain
+    from attnflow.walk import Outcome, check, ensemble, run
+
+# On first use, so that `import attnflow` and `attnflow --help` load neither JAX nor SciPy.
+_HOME = {
+    **dict.fromkeys(
+        ("Adam", "Every", "Flow", "GradientDescent", "Linear", "Log", "Mark", "Momentum",
+         "Observable", "Solution", "Status", "descend", "gaussian", "integrate",
+         "quadratic_invariants"), "attnflow.flows"),
+    **dict.fromkeys(("Ledger", "Verdict", "claim"), "attnflow.claims"),
+    **dict.fromkeys(("Run", "compare", "list_runs", "open_run"), "attnflow.runs"),
+    **dict.fromkeys(("Outcome", "check", "ensemble", "run"), "attnflow.walk"),
+    "register": "attnflow.studies",
+    "Study": "attnflow.studies.study",
+    "MarkovChain": "attnflow.tasks",
+}  # fmt: skip
+_ROOMS = ("claims", "flows", "models", "observe", "report", "runs", "studies", "tasks")
+
+__all__ = [
+    "Adam", "Every", "Flow", "GradientDescent", "InputError", "Ledger", "Linear", "Log", "Mark",
+    "MarkovChain", "Momentum", "Observable", "Outcome", "Run", "Solution", "Status", "Study",
+    "Verdict", "check", "claim", "claims", "compare", "descend", "ensemble", "gaussian",
+    "integrate", "list_runs", "models", "observe", "open_run", "quadratic_invariants", "register",
+    "run", "tasks",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        value = getattr(importlib.import_module(_HOME[name]), name)
+        globals()[name] = value
+        return value
+    if name in _ROOMS:
+        return importlib.import_module(f"attnflow.{name}")
+    raise AttributeError(f"module 'attnflow' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
