@@ -19,6 +19,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from attnflow import claims, models, observe, tasks
     from attnflow.claims import Ledger, Verdict, claim
+    from attnflow.expand import descent_series, series
     from attnflow.flows import (
         Adam,
         Every,
@@ -36,6 +37,13 @@ if TYPE_CHECKING:
         integrate,
         quadratic_invariants,
     )
+    from attnflow.linearise import (
+        continue_branch,
+        critical_point,
+        saddle_ledger,
+        spectrum,
+    )
+    from attnflow.reduce import GramFlow, ManifoldFlow, OrbitFlow, gram, verify
     from attnflow.runs import Run, compare, list_runs, open_run
     from attnflow.studies import register
     from attnflow.studies.study import Study
@@ -48,6 +56,11 @@ _HOME = {
         ("Adam", "Every", "Flow", "GradientDescent", "Linear", "Log", "Mark", "Momentum",
          "Observable", "Solution", "Status", "descend", "gaussian", "integrate",
          "quadratic_invariants"), "attnflow.flows"),
+    **dict.fromkeys(
+        ("continue_branch", "critical_point", "saddle_ledger", "spectrum"), "attnflow.linearise"),
+    **dict.fromkeys(
+        ("GramFlow", "ManifoldFlow", "OrbitFlow", "gram", "verify"), "attnflow.reduce"),
+    **dict.fromkeys(("descent_series", "series"), "attnflow.expand"),
     **dict.fromkeys(("Ledger", "Verdict", "claim"), "attnflow.claims"),
     **dict.fromkeys(("Run", "compare", "list_runs", "open_run"), "attnflow.runs"),
     **dict.fromkeys(("Outcome", "check", "ensemble", "run"), "attnflow.walk"),
@@ -55,14 +68,19 @@ _HOME = {
     "Study": "attnflow.studies.study",
     "MarkovChain": "attnflow.tasks",
 }  # fmt: skip
-_ROOMS = ("claims", "flows", "models", "observe", "report", "runs", "studies", "tasks")
+_ROOMS = (
+    "claims", "expand", "flows", "linearise", "models", "observe", "reduce", "report", "runs",
+    "studies", "tasks",
+)  # fmt: skip
 
 __all__ = [
-    "Adam", "Every", "Flow", "GradientDescent", "InputError", "Ledger", "Linear", "Log", "Mark",
-    "MarkovChain", "Momentum", "Observable", "Outcome", "Run", "Solution", "Status", "Study",
-    "Verdict", "check", "claim", "claims", "compare", "descend", "ensemble", "gaussian",
-    "integrate", "list_runs", "models", "observe", "open_run", "quadratic_invariants", "register",
-    "run", "tasks",
+    "Adam", "Every", "Flow", "GradientDescent", "GramFlow", "InputError", "Ledger", "Linear",
+    "Log", "ManifoldFlow", "Mark", "MarkovChain", "Momentum", "Observable", "OrbitFlow",
+    "Outcome", "Run", "Solution", "Status", "Study", "Verdict", "check", "claim", "claims",
+    "compare", "continue_branch", "critical_point", "descend", "descent_series", "ensemble",
+    "gaussian", "gram", "integrate", "list_runs", "models", "observe", "open_run",
+    "quadratic_invariants", "register", "run", "saddle_ledger", "series", "spectrum", "tasks",
+    "verify",
 ]  # fmt: skip
 
 

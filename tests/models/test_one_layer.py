@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnflow._errors import InputError
@@ -47,6 +48,13 @@ def close(a: Any, b: Any, tolerance: float) -> bool:
     )
 
 
+@jax.jit
+def gradient(theta: Any, pi: Any, transition: Any) -> Any:
+    """By autodiff, compiled once per shape for all chains."""
+    chain = SimpleNamespace(pi=pi, transition=transition)
+    return jax.grad(population_loss)(theta, chain)
+
+
 def on_jax(model: OneLayerAttention) -> OneLayerAttention:
     return jax.tree.map(jnp.asarray, model)
 
@@ -58,8 +66,8 @@ class TestClosedForms:
     @given(case=cases)
     def test_velocity_is_minus_the_gradient_of_the_population_loss(self, case):
         chain, model = case
-        gradient = jax.grad(population_loss)(on_jax(model), chain)
-        expected = jax.tree.map(lambda g: -g, gradient)
+        slope = gradient(on_jax(model), chain.pi, chain.transition)
+        expected = jax.tree.map(lambda g: -np.asarray(g), slope)
         assert close(velocity(model, chain), expected, CLOSED_FORM_VS_AUTODIFF)
         assert close(velocity(on_jax(model), chain), expected, CLOSED_FORM_VS_AUTODIFF)
         out = jax.tree.map(lambda x: np.full_like(x, np.nan), model)
@@ -167,6 +175,7 @@ def naive_sequence_loss(model: OneLayerAttention, tokens: np.ndarray) -> float:
     return total / len(tokens)
 
 
+@settings(max_examples=10)
 @given(case=cases)
 def test_sequence_loss_is_the_naive_loop(case):
     chain, model = case
@@ -181,16 +190,16 @@ def test_long_sequences_approach_the_population_loss():
     model = OneLayerAttention.gaussian(4, 4, 0.7, seed=5)
     population = float(population_loss(model, chain))
     gaps = []
-    for length in (10, 50, 400):
-        tokens = chain.sample(3000, length + 1, seed=2)
+    for length in (10, 400):
+        tokens = chain.sample(1000, length + 1, seed=2)
         # The labels' noise cancels: the law of the label given the last input is known.
         logits = jax.vmap(jax.tree.map(jnp.asarray, model).logits)(jnp.asarray(tokens[:, :-1]))
         logs = np.asarray(jax.nn.log_softmax(logits, axis=1))
         loss = -np.mean(np.sum(chain.transition[tokens[:, -2]] * logs, axis=1))
         gaps.append(abs(loss - population))
-    assert gaps[0] > 2 * gaps[2]
-    assert gaps[2] <= LONG_CONTEXT_LOSS
-    sampled = float(sequence_loss(model, chain.sample(3000, 401, seed=3)))
+    assert gaps[0] > 2 * gaps[1]
+    assert gaps[1] <= LONG_CONTEXT_LOSS
+    sampled = float(sequence_loss(model, chain.sample(1000, 401, seed=3)))
     assert sampled == pytest.approx(population, abs=5 * LONG_CONTEXT_LOSS)
 
 

@@ -16,7 +16,7 @@ def test_scan_page_has_cells_spreads_and_slopes(scan):
     for form in ("linear", "log-x", "log-y", "log-log"):
         assert form in read.words
     assert "log-log ★ best" in read.words
-    assert "stages.0.time (focus)" in read.words
+    assert "stages.focus.time" in read.words
     assert "8 of 9 cells have a result" in read.words
     assert "ValueError: <b>bold</b>" in read.words
     assert "attnflow run x --scan <s>" in read.words
@@ -41,7 +41,7 @@ def test_only_numbers_that_vary_are_drawn(scan):
     drawn = [str(a["aria-label"]) for t, a in read.tags if t == "svg"]
     assert drawn == [
         "plateaus.0.loss against init_scale.",
-        "stages.0.time (focus) against init_scale.",
+        "stages.focus.time against init_scale.",
         "plateaus.0.time against init_scale.",
     ]
 
@@ -53,7 +53,7 @@ def test_seeds_page_shows_every_seed(repeats):
     assert "slopes" not in read.ids
     assert [a["aria-label"] for t, a in read.tags if t == "svg"] == [
         "plateaus.0.time over the seeds.",
-        "stages.0.time (focus) over the seeds.",
+        "stages.focus.time over the seeds.",
     ]
 
 

@@ -139,8 +139,10 @@ def absolute_tolerance(y: Vector, rtol: float) -> float:
 
     Small starts need small absolute tolerances: the directions that will grow are that small.
     """
-    scale = float(np.sqrt(np.mean(y * y)))
-    return rtol * (scale if scale > 0 else 1.0)
+    largest = float(np.abs(y).max())
+    if largest == 0:
+        return rtol
+    return rtol * largest * float(np.sqrt(np.mean((y / largest) ** 2)))
 
 
 def _second(flow: FlowLike, first: Solution, observe: Any, choice: Choice) -> Solution:

@@ -161,7 +161,8 @@ class _Counted:
     def rhs(self, y: Vector, out: Vector) -> None:
         self.work.rhs += 1
         self.system.rhs(y, out)
-        if not np.isfinite(np.dot(out, out)):
+        # A sum and not a dot product: BLAS would wake a thread for it at every evaluation.
+        if not np.isfinite(out.sum()):
             np.nan_to_num(out, copy=False, nan=HUGE, posinf=HUGE, neginf=-HUGE)
             np.clip(out, -HUGE, HUGE, out=out)
 

@@ -126,6 +126,14 @@ class System:
         self._jacobian = jax.jit(jax.jacfwd(self.trace_velocity))
         self._loss = jax.jit(self.trace_loss)
         self._conserved = jax.jit(self._trace_conserved)
+        self._compiled: dict[Any, Any] = {}
+
+    def compiled(self, key: Any, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """`function` of the flat vector, compiled once per key for as long as the flow lives."""
+        try:
+            return self._compiled.setdefault(key, jax.jit(function))
+        except TypeError:  # a measurement that cannot be hashed is compiled anew
+            return jax.jit(function)
 
     def trace_loss(self, y: Any) -> Any:
         """L as a traceable function of the flat vector."""

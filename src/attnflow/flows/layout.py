@@ -44,7 +44,7 @@ class Layout:
             if not isinstance(leaf, np.ndarray | jax.Array | np.generic | float | int | complex):
                 self._fixed.append(leaf)
                 continue
-            dtype = np.result_type(leaf)
+            dtype = getattr(leaf, "dtype", None) or np.result_type(leaf)
             if not np.issubdtype(dtype, np.floating):
                 raise InputError(
                     f"start.{name}",

@@ -120,7 +120,8 @@ class Observers:
                     )
             attrs[name] = {k: v for k, v in (("units", o.units), ("long_name", o.label)) if v}
         self.shape = Shape(dims, coords, attrs)
-        self._compiled = jax.jit(measure)
+        key = ("observe", tuple((n, o.measure) for n, o in given.items()))
+        self._compiled = system.compiled(key, measure)
 
     def __call__(self, y: Vector) -> dict[str, np.ndarray]:
         return {name: np.asarray(value) for name, value in self._compiled(y).items()}
@@ -156,7 +157,8 @@ class Marks:
         self.direction = np.array(directions, dtype=int)
         self.is_stop = np.array([name in stops for name in self.names], dtype=bool)
         self._order = list(given)
-        self._compiled = jax.jit(distance)
+        key = ("marks", tuple((n, m.measure, m.level) for n, m in given.items()))
+        self._compiled = system.compiled(key, distance)
 
     def __len__(self) -> int:
         return len(self.names)

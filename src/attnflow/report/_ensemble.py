@@ -22,8 +22,8 @@ def ensemble_page(ensemble: Ensemble) -> str:
     """One self-contained HTML page about a sweep; it links each cell's own page beside it."""
     found = figures.scalars(ensemble)
     main = figures.main_scalars(ensemble, found)
-    labels = {scalar.name: scalar.label for scalar in found}
-    first = {scalar.name: scalar.label for scalar in main}
+    labels = {scalar.name: scalar.name for scalar in found}
+    first = {scalar.name: scalar.name for scalar in main}
     ok = sum(result.ok for result in ensemble.results)
     return render(
         "ensemble.html",
@@ -60,7 +60,7 @@ def _drawings(ensemble: Ensemble, main: list[figures.Scalar]) -> list[Drawing]:
     draw = figures.over_seeds if ensemble.parameter is None else figures.against_parameter
     what = "over the seeds" if ensemble.parameter is None else f"against {ensemble.parameter}"
     return [
-        drawing(scalar.name, draw(ensemble, scalar), f"{scalar.label} {what}.") for scalar in main
+        drawing(scalar.name, draw(ensemble, scalar), f"{scalar.name} {what}.") for scalar in main
     ]
 
 

@@ -31,35 +31,24 @@ UNITS = {
 
 @dataclass(frozen=True)
 class Scalar:
-    """A number of the cells' summaries: its dotted name, what to call it, its values by cell."""
+    """A number of the cells' summaries: its dotted name and its values by cell."""
 
     name: str
-    label: str
     values: Mapping[int, float]
 
 
 def scalars(ensemble: Ensemble) -> list[Scalar]:
     """Every finite number of the summaries, in the order in which they occur."""
     found: dict[str, dict[int, float]] = {}
-    words: dict[str, set[str]] = {}
     for k, result in enumerate(ensemble.results):
         if not result.ok:
             continue
-        leaves = dict(flat(dict(result.summary)))
-        for name, value in leaves.items():
+        for name, value in flat(dict(result.summary)):
             if isinstance(value, bool) or not isinstance(value, int | float | np.number):
                 continue
             if math.isfinite(value):
                 found.setdefault(name, {})[k] = float(value)
-                beside = leaves.get(f"{name.rpartition('.')[0]}.name")
-                words.setdefault(name, set()).add(str(beside) if beside else "")
-    return [Scalar(name, label(name, words[name]), values) for name, values in found.items()]
-
-
-def label(name: str, beside: set[str]) -> str:
-    """`stages.0.time` as `stages.0.time (condensation)`, where every cell calls it that."""
-    word = next(iter(beside)) if len(beside) == 1 else ""
-    return f"{name} ({word})" if word else name
+    return [Scalar(name, values) for name, values in found.items()]
 
 
 def main_scalars(ensemble: Ensemble, found: Iterable[Scalar]) -> list[Scalar]:
@@ -126,7 +115,7 @@ def _named(figure: Figure, axes: Axes, scalar: Scalar) -> Figure:
         axes.ticklabel_format(axis="y", useOffset=False)
     word = scalar.name.split(".")[-1].replace("_", " ")
     axes.set_ylabel(f"{word} ({UNITS.get(word.split(' ')[-1], 'as in the summary')})")
-    draw.title(figure, scalar.label)
+    draw.title(figure, scalar.name)
     draw.legend(figure, axes)
     return figure
 

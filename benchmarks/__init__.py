@@ -1,0 +1,1 @@
+"""Ours beside its peers, measured in one run: `python -m benchmarks`."""

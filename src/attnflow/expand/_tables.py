@@ -1,0 +1,39 @@
+"""Small tables for the terminal and the notebook."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+
+
+def number(x: float | None) -> str:
+    """Six digits are enough to compare; what is missing is a dash."""
+    if x is None or x != x:
+        return "-"
+    return f"{x:.4g}"
+
+
+def counted(size: int) -> str:
+    return f"{size:,} parameter" + ("s" if size != 1 else "")
+
+
+def text_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as their longest entry; words to the left, numbers to the right."""
+    widths = [max(len(r[i]) for r in [head, *rows]) for i in range(len(head))]
+    lines = [
+        "  ".join(
+            cell.ljust(w) if i == 0 else cell.rjust(w)
+            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in [head, *rows]
+    ]
+    return "\n".join(lines)
+
+
+def html_table(head: Sequence[str], rows: Sequence[Sequence[str]], note: str = "") -> str:
+    top = "".join(f"<th style='text-align:left'>{html.escape(h)}</th>" for h in head)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
+    )
+    under = f"<p>{html.escape(note)}</p>" if note else ""
+    return f"<table><tr>{top}</tr>{body}</table>{under}"
