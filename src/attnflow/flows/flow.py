@@ -128,7 +128,7 @@ class System:
         self._conserved = jax.jit(self._trace_conserved)
         self._compiled: dict[Any, Any] = {}
 
-    def compiled(self, key: Any, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def compiled(self, key: Any, function: Callable[..., Any]) -> Callable[..., Any]:
         """`function` of the flat vector, compiled once per key for as long as the flow lives."""
         try:
             return self._compiled.setdefault(key, jax.jit(function))

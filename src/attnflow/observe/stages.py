@@ -12,6 +12,10 @@ from jaxtyping import Bool, Float
 Series = Float[np.ndarray, "time"]
 
 
+NOISE = 1e-6
+"""A plateau is left by at least this share of the whole fall of the loss."""
+
+
 @dataclass(frozen=True)
 class Stage:
     """The time at which something begins, which cycle it belongs to, and what shows it."""
@@ -51,7 +55,8 @@ def plateaus(
     origin): before it, the speed is taken as infinite.
 
     `enter` and `leave` are where the speed is half the prominence (in decades) above its minimum.
-    A flow that never waits has none: an empty list is "no separation".
+    A stretch that the loss does not leave is none either: at a minimum the speed is the solver's
+    noise. A flow that never waits has no plateau: an empty list is "no separation".
     """
     from scipy.signal import find_peaks
 
@@ -66,6 +71,8 @@ def plateaus(
     bases = (np.maximum(found[side] - pad, 0) for side in ("left_bases", "right_bases"))
     result = []
     for i, height, left, right in zip(peaks, found["prominences"], *bases, strict=True):
+        if level[i] - level[i:].min() <= NOISE * (level.max() - level.min()):
+            continue
         half = log[i] + 0.5 * height
         result.append(
             Plateau(
