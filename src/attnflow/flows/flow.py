@@ -127,6 +127,7 @@ class System:
         self._loss = jax.jit(self.trace_loss)
         self._conserved = jax.jit(self._trace_conserved)
         self._compiled: dict[Any, Any] = {}
+        self._sent: tuple[Any, Any] = (None, None)
 
     def compiled(self, key: Any, function: Callable[..., Any]) -> Callable[..., Any]:
         """`function` of the flat vector, compiled once per key for as long as the flow lives."""
@@ -134,6 +135,13 @@ class System:
             return self._compiled.setdefault(key, jax.jit(function))
         except TypeError:  # a measurement that cannot be hashed is compiled anew
             return jax.jit(function)
+
+    def sent(self, y: Vector) -> Any:
+        """`y` as a JAX array; marks and observables of one state share the copy."""
+        kept = self._sent  # one read and one write: another thread may be solving too
+        if kept[0] is not y:
+            kept = self._sent = (y, jax.device_put(y))
+        return kept[1]
 
     def trace_loss(self, y: Any) -> Any:
         """L as a traceable function of the flat vector."""

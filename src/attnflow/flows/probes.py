@@ -76,6 +76,7 @@ class Observers:
             assert loss is not None
             given = {"loss": Observable(loss, dims=(), label="loss", units="nats"), **given}
         self.given = given
+        self._system = system
         layout = system.layout
 
         def measure(y: Any) -> dict[str, Any]:
@@ -124,7 +125,8 @@ class Observers:
         self._compiled = system.compiled(key, measure)
 
     def __call__(self, y: Vector) -> dict[str, np.ndarray]:
-        return {name: np.asarray(value) for name, value in self._compiled(y).items()}
+        values = self._compiled(self._system.sent(y))
+        return {name: np.asarray(value) for name, value in values.items()}
 
 
 class Marks:
@@ -135,6 +137,7 @@ class Marks:
         if double:
             raise InputError(f"stops.{double.pop()}", "also a mark; the names must differ")
         fields = {n: f"marks.{n}" for n in marks} | {n: f"stops.{n}" for n in stops}
+        self._system = system
         given = {n: as_mark(m, fields[n]) for n, m in {**marks, **stops}.items()}
         layout = system.layout
 
@@ -164,7 +167,7 @@ class Marks:
         return len(self.names)
 
     def __call__(self, y: Vector) -> np.ndarray:
-        values = self._compiled(y)
+        values = self._compiled(self._system.sent(y))
         return np.concatenate([np.asarray(values[name]) for name in self._order])
 
     def crossed(
