@@ -46,4 +46,5 @@ def test_the_top_of_a_wide_hessian_takes_few_products() -> None:
     assert found.residuals[0] < 1e-9
     # The others lie in a cluster of 255 rates that differ by less than 1e-5.
     assert found.residuals.max() < 1e-4
-    assert found.weights[0, 2:].sum() > 0.99  # attention is what moves
+    # On the trajectory, beside the critical point, the mode is attention with 3 % of the rest.
+    assert found.weights[0, 2:].sum() > 0.9
