@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from attnflow.studies.study import Study
 
 CHECKPOINT_STEPS = 250
-"""Accepted steps between two restarts of a run on disk: the default study takes a tenth more evaluations
-for them (2,779 against 2,540)."""
+"""Accepted steps between two restarts of a run on disk. The default study takes a tenth more
+evaluations for them (2,779 against 2,540)."""
 
 Said = Callable[[str, str], None]
 """Called with the name of a finished step and a few words about it."""
