@@ -1,5 +1,14 @@
 """Laws of data: an exact population and a sampler of the same law."""
 
+from attnflow.tasks.contexts import Contexts
+from attnflow.tasks.laws import chain_of, exponential_law, perturbed_law, two_group_law
 from attnflow.tasks.markov import MarkovChain
 
-__all__ = ["MarkovChain"]
+__all__ = [
+    "Contexts",
+    "MarkovChain",
+    "chain_of",
+    "exponential_law",
+    "perturbed_law",
+    "two_group_law",
+]
