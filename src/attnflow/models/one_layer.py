@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import equinox as eqx
@@ -109,9 +110,21 @@ def velocity(
     `WQ' = -W0^T GP W0 WK`, `WK' = -W0^T GP^T W0 WQ`. With `out` it fills NumPy arrays in place:
     the two rank-`token` updates then cost one write of each matrix and nothing else.
     """
+    return move(theta, lambda M, Phi: token_gradients(M, Phi, chain), out)
+
+
+def move(
+    theta: OneLayerAttention,
+    gradients: Callable[[Any, Any], tuple[Any, Any]],
+    out: OneLayerAttention | None = None,
+) -> OneLayerAttention:
+    """Minus the gradient in the four matrices, from `gradients(M, Phi) = (dL/dM, dL/dPhi)`.
+
+    Eq. (4) whatever the data are: they enter only through the two token-level gradients.
+    """
     W0, W1, WQ, WK = theta.W0, theta.W1, theta.WQ, theta.WK
     queries, keys = W0 @ WQ, W0 @ WK
-    GM, GP = token_gradients(W0 @ W1, queries @ keys.T, chain)
+    GM, GP = gradients(W0 @ W1, queries @ keys.T)
     from_keys, from_queries = GP @ keys, GP.T @ queries
     minus = -W0.T
     dW0 = -(GM @ W1.T) - from_keys @ WQ.T - from_queries @ WK.T
@@ -162,6 +175,7 @@ def sequence_loss(theta: OneLayerAttention, tokens: Any) -> Float[AnyArray, ""]:
 def observables(chain: MarkovChain) -> dict[str, Observable]:
     """What one looks at on this flow; `token`, `query`, `key` axes carry token numbers."""
     from attnflow.observe import entropy_rank, singular_values
+    from attnflow.observe.spectral import share_of_top
 
     ids, first = np.arange(chain.tokens), int(np.argmax(chain.pi))
     token = {"token": ids}
@@ -191,13 +205,31 @@ def observables(chain: MarkovChain) -> dict[str, Observable]:
             lambda th: jnp.stack([entropy_rank(s) for s in spectra(th)]), ("matrix",), matrix, "",
             "entropy effective rank",
         ),
+        "stable_rank": Observable(
+            lambda th: jnp.stack([share_of_top(s) for s in spectra(th)]), ("matrix",), matrix, "",
+            "stable rank",
+        ),
         "norm": Observable(norms, ("matrix",), matrix, "", "Frobenius norm"),
         "singular_W0": Observable(
             lambda th: spectra(th)[0], ("mode",), {}, "", "singular values of W0"
         ),
+        "singular_W1": Observable(
+            lambda th: spectra(th)[1], ("mode",), {}, "", "singular values of W1"
+        ),
         "singular_WQ": Observable(
             lambda th: spectra(th)[2][: chain.tokens], ("query_mode",), {}, "",
             "leading singular values of WQ",
+        ),
+        "singular_WK": Observable(
+            lambda th: spectra(th)[3][: chain.tokens], ("query_mode",), {}, "",
+            "leading singular values of WK",
+        ),
+        "attention_entropy": Observable(
+            lambda th: entropy(attention(th, chain.pi)), ("token",), token, "nats",
+            "entropy of a query's attention",
+        ),
+        "embedding": Observable(
+            lambda th: th.W0, ("token", "dim"), token, "", "the embedding of each token"
         ),
         "embedding_norm": Observable(
             lambda th: jnp.linalg.norm(th.W0, axis=1), ("token",), token, "", "norm of a row of W0"
@@ -211,6 +243,11 @@ def observables(chain: MarkovChain) -> dict[str, Observable]:
             ), (), {}, "", "largest singular value of dL/dM",
         ),
     }  # fmt: skip
+
+
+def entropy(weights: Any) -> Any:
+    """-sum p log p of each row."""
+    return -jnp.sum(weights * jnp.log(jnp.where(weights > 0, weights, 1.0)), axis=-1)
 
 
 def _namespace(x: Any) -> Any:

@@ -35,8 +35,13 @@ def entropy_rank(s: Float[AnyArray, "mode"]) -> Float[AnyArray, ""]:
 @float64
 def stable_rank(w: Float[AnyArray, "row column"]) -> Float[AnyArray, ""]:
     """|W|_F^2 / |W|_2^2: a rank that small singular values do not move."""
-    s2 = singular_values(w) ** 2
-    return jnp.sum(s2) / s2[0]
+    return share_of_top(singular_values(w))
+
+
+@float64
+def share_of_top(s: Float[AnyArray, "mode"]) -> Float[AnyArray, ""]:
+    """The stable rank from singular values already at hand."""
+    return jnp.sum(s**2) / s[0] ** 2
 
 
 @float64

@@ -24,6 +24,8 @@ class Stage:
     time: float
     cycle: int = 1
     evidence: str = ""
+    confidence: float = 1.0
+    """How clearly it shows, from 0 (just over its threshold) to 1."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
