@@ -69,8 +69,9 @@ def test_the_two_forms_of_the_focus_rate_agree_on_two_groups() -> None:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_default_run_walks_through_its_plateaus(seed: int) -> None:
     outcome = walk.run("focus-dilution", seed=seed, claims=False, progress=False)
-    names = [s.name for s in outcome.stages]
-    assert names == ["condensation", "focus", "dilution", "new direction"]
+    first = ["condensation", "focus", "dilution", "new direction"]
+    names = [s.name for s in outcome.stages if s.cycle == 1 and s.name in first]
+    assert names == first
     losses = [p.loss for p in outcome.plateaus]
     assert losses[0] == pytest.approx(0.727139, abs=2e-3)
     assert losses[1] == pytest.approx(0.490720, abs=2e-3)

@@ -59,10 +59,20 @@ class Study(abc.ABC):
 
     @property
     def save(self) -> Schedule:
-        """When a solve is observed (discrete modes take 400 times of their own)."""
+        """When a solve of mode flow is observed."""
         from attnflow.flows.schedule import Every
 
         return Every(1)
+
+    @property
+    def rows(self) -> int:
+        """How often a discrete run is observed, at equal distances."""
+        return 400
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether a discrete mode trains on minibatches (of `batch`)."""
+        return self.config.mode == "sgd"
 
     def batch(self, theta: Params, key: Any) -> Any:
         """The minibatch loss of mode `sgd`; a study without one refuses the mode."""
@@ -113,8 +123,8 @@ class Study(abc.ABC):
             common.setdefault("save", self.save)
             common.setdefault("rtol", config.rtol)
             return integrate(self.flow, self.start, config.until, **common)
-        common.setdefault("save", Linear(400))
-        if mode == "sgd":
+        common.setdefault("save", Linear(self.rows))
+        if self.stochastic:
             common |= {"batch": self.batch, "seed": config.seed}
         return descend(self.flow, self.start, config.until, self.optimiser(), **common)
 

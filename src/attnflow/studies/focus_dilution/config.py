@@ -9,7 +9,11 @@ import numpy as np
 
 from attnflow._errors import InputError
 from attnflow.studies.config import key
+from attnflow.tasks.laws import chain_of
 from attnflow.tasks.markov import MarkovChain
+
+SGD_BATCH = 256
+"""Sequences in a minibatch of mode sgd when `batch` is not given."""
 
 
 @dataclass(frozen=True)
@@ -18,26 +22,42 @@ class Config:
 
     pi: tuple[float, ...] = key((0.75, 0.19, 0.05, 0.01), "stationary law, sums to 1")
     lam: float = key(0.8, "weight of staying, eq. (2): P = lam I + (1 - lam) 1 pi^T")
+    chain_kind: Literal["two-term", "metropolis", "neighbours", "drift"] = key(
+        "two-term", "which chain with that law: eq. (2), or one of three others with the same pi"
+    )
     transition: tuple[tuple[float, ...], ...] = key(
         (), "any row-stochastic matrix [current, next] instead of pi and lam"
     )
     dim: int = key(16, "hidden dimension m")
+    init: Literal["fixed", "width"] = key(
+        "fixed", "fixed: entries of size init_scale; width: of size 1/dim, as in App. E"
+    )
     init_scale: float = key(1e-3, "standard deviation of every initial entry, epsilon")
+    data: Literal["population", "finite", "sample"] = key(
+        "population",
+        "population: the limit of Prop. 2.3; finite: exact for `context` tokens; "
+        "sample: `sequences` drawn once, as in App. E",
+    )
+    context: int = key(19, "tokens the model sees before the label (data finite, sample; batches)")
+    first: Literal["uniform", "stationary"] = key("uniform", "law of the first token, Def. 2.1")
+    sequences: int = key(100_000, "sequences of the sample, and of its test set")
     until: float = key(3000.0, "flow time; discrete modes take until / rate steps")
     rtol: float = key(1e-6, "relative tolerance of the solve (mode flow)")
     mode: Literal["flow", "gd", "sgd", "adam"] = key(
-        "flow", "flow, gd or adam on the exact population, sgd on sampled sequences"
+        "flow", "flow, gd or adam on the exact law of the data; sgd on minibatches"
     )
     rate: float = key(0.01, "learning rate of gd, sgd and adam")
-    batch: int = key(256, "sequences in a minibatch (mode sgd)")
-    context: int = key(64, "tokens the model sees before the label (mode sgd)")
-    seed: int = key(0, "of the start and of the minibatches")
+    batch: int = key(
+        0, f"sequences in a minibatch of a discrete mode; 0: the full batch (sgd: {SGD_BATCH})"
+    )
+    seed: int = key(0, "of the start, of the sample and of the minibatches")
 
     def __post_init__(self) -> None:
         self.chain()
         _at_least("dim", self.dim, 1, "a width is a whole number of at least 1")
-        _at_least("batch", self.batch, 1, "at least one sequence")
+        _at_least("batch", self.batch, 0, "sequences in a minibatch, or 0 for the full batch")
         _at_least("context", self.context, 1, "at least one token")
+        _at_least("sequences", self.sequences, 1, "at least one sequence")
         _at_least("seed", self.seed, 0, "a seed is a whole number of at least 0")
         for name in ("init_scale", "until", "rate", "rtol"):
             value = getattr(self, name)
@@ -47,11 +67,23 @@ class Config:
             raise InputError("rtol", f"{self.rtol:g}; a relative tolerance is below 0.1")
         if self.mode != "flow" and self.until < self.rate:
             raise InputError("until", f"{self.until:g} is less than one step of {self.rate:g}")
+        if self.transition and self.chain_kind != "two-term":
+            raise InputError("chain_kind", f"{self.chain_kind!r} with a transition; keep one")
 
     def chain(self) -> MarkovChain:
         if self.transition:
             return MarkovChain.of(self.transition)
-        return MarkovChain(self.pi, self.lam)
+        return chain_of(self.chain_kind, self.pi, self.lam)
+
+    @property
+    def scale(self) -> float:
+        """The standard deviation of the initial entries."""
+        return self.init_scale if self.init == "fixed" else 1 / self.dim
+
+    @property
+    def minibatch(self) -> int:
+        """Sequences in a minibatch, 0 for the full batch."""
+        return self.batch or (SGD_BATCH if self.mode == "sgd" else 0)
 
 
 def _at_least(name: str, value: int, least: int, rule: str) -> None:

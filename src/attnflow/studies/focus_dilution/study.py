@@ -6,23 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, final
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 import xarray as xr
 
 from attnflow.claims import Citation
 from attnflow.flows.flow import Flow
 from attnflow.flows.probes import Mark, Observable
 from attnflow.flows.schedule import Every, Log, Schedule
-from attnflow.models.one_layer import (
-    OneLayerAttention,
-    observables,
-    population_flow,
-    sequence_loss,
-)
-from attnflow.observe.stages import Stage, first_time
-from attnflow.studies.focus_dilution import theory
+from attnflow.models.one_layer import OneLayerAttention
+from attnflow.observe.stages import Stage
+from attnflow.studies.focus_dilution import data, observables, stages, theory
 from attnflow.studies.focus_dilution.config import Config
 from attnflow.studies.study import Study
 
@@ -58,24 +51,23 @@ class FocusDilution(Study):
 
     @cached_property
     def flow(self) -> Flow:
-        return population_flow(self.chain)
+        return data.flow(self.config)
 
     @cached_property
     def start(self) -> OneLayerAttention:
         c = self.config
-        return OneLayerAttention.gaussian(self.chain.tokens, c.dim, c.init_scale, c.seed)
+        return OneLayerAttention.gaussian(self.chain.tokens, c.dim, c.scale, c.seed)
 
     @property
     def observe(self) -> Mapping[str, Observable]:
-        return observables(self.chain)
+        return observables.of(self.chain, data.training(self.config), data.test(self.config))
 
     @property
     def marks(self) -> Mapping[str, Mark]:
-        pi, v = self.chain.pi, self.chain.pi - 1 / self.chain.tokens
-        q, u = pi / np.linalg.norm(pi), v / np.linalg.norm(v)
+        chain = self.chain
         return {
             "condensed": Mark(
-                lambda th: jnp.linalg.norm(th.W0.T @ q + th.W1 @ u) / 2, CONDENSED, direction=1
+                lambda th: jnp.linalg.norm(observables.condensed(th, chain)), CONDENSED, 1
             ),
         }
 
@@ -85,50 +77,26 @@ class FocusDilution(Study):
             Every(1) if self.config.dim <= WIDE else Log(200, first=min(0.1, self.config.until / 2))
         )
 
+    @property
+    def rows(self) -> int:
+        return 400 if self.config.dim <= WIDE else 150
+
+    @property
+    def stochastic(self) -> bool:
+        return self.config.minibatch > 0
+
+    @cached_property
+    def _batch(self) -> Callable[[OneLayerAttention, Any], Any]:
+        return data.minibatch(self.config)
+
     def batch(self, theta: OneLayerAttention, key: Any) -> Any:
-        """Cross-entropy on freshly sampled sequences, eq. (3); the first token is uniform."""
-        chain, c = self.chain, self.config
-        steps = jnp.log(jnp.asarray(chain.transition))
-        first, rest = jax.random.split(key)
-
-        def step(token: Any, k: Any) -> tuple[Any, Any]:
-            following = jax.random.categorical(k, steps[token], axis=-1)
-            return following, following
-
-        begin = jax.random.randint(first, (c.batch,), 0, chain.tokens)
-        _, others = jax.lax.scan(step, begin, jax.random.split(rest, c.context))
-        return sequence_loss(theta, jnp.concatenate([begin[None], others]).T)
+        """Cross-entropy of a random batch of sequences, eq. (3)."""
+        return self._batch(theta, key)
 
     def stages(self, trajectory: xr.Dataset) -> list[Stage]:
-        """The four stages of the first cycle, each by the evidence the paper names for it."""
-        t = trajectory["time"].values
-        loss = trajectory["loss"].values
-        ranks = trajectory["effective_rank"].sel(matrix="W0").values
-        s = trajectory["singular_W0"].values
-        ratio = s[:, 1] / s[:, 0]
-        order = np.argsort(-self.chain.pi)
-        lead, rest = int(order[0]), order[1:]
-        weights = self.chain.pi[rest] / self.chain.pi[rest].sum()
-        on_lead = trajectory["attention"].values[:, :, lead]
-        own, others = on_lead[:, lead], on_lead[:, rest] @ weights
-
-        found: list[Stage] = []
-
-        def add(name: str, holds: np.ndarray, evidence: str) -> None:
-            after = found[-1].time if found else -np.inf
-            when = first_time(t, holds, after=after)
-            if when is not None:
-                found.append(Stage(name, when, 1, evidence))
-
-        add("condensation", (ranks < 1.10) & (loss < 0.98 * loss[0]), "effective rank of W0 < 1.10")
-        if not found:
-            return []
-        add("focus", own > own[0] + 0.05 * (1 - own[0]), "the leader attends to itself")
-        add("dilution", np.maximum.accumulate(others) - others > 0.05,
-            "the others' attention to the leader fell by 0.05")  # fmt: skip
-        add("new direction", (ratio > 0.10) & (np.minimum.accumulate(ratio) < 0.05),
-            "second singular value of W0 above a tenth of the first")  # fmt: skip
-        return found
+        """Condensation, focus, dilution, retraction and new direction, cycle by cycle."""
+        waits = self.plateaus(trajectory) if self.config.mode == "flow" else None
+        return stages.find(trajectory, self.chain.pi, waits)
 
     def claims(self):
         from attnflow.studies.focus_dilution import claims  # noqa: F401  (registers them)
