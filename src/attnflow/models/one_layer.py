@@ -95,7 +95,7 @@ def token_gradients(M: Any, Phi: Any, chain: MarkovChain) -> tuple[Any, Any]:
     """
     xp = _namespace(M)
     pi = chain.pi[:, None]
-    A = _softmax(xp, Phi + np.log(chain.pi)[None, :])
+    A = _softmax(xp, Phi + xp.log(chain.pi)[None, :])
     R = pi * (chain.transition - _softmax(xp, A @ M))
     spread = A * (R @ M.T)
     return -(A.T @ R), A * spread.sum(axis=1, keepdims=True) - spread

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
@@ -36,21 +35,24 @@ def context_attention(Phi: Any, contexts: Contexts) -> Float[AnyArray, "row key"
 
 
 def _row_losses(M: Any, Phi: Any, contexts: Contexts) -> Any:
+    xp = _namespace(M)
     logits = context_attention(Phi, contexts) @ M
-    return -jnp.sum(jnp.asarray(contexts.weights) * jax.nn.log_softmax(logits, axis=1), axis=1)
+    logits = logits - logits.max(axis=1, keepdims=True)
+    logs = logits - xp.log(xp.exp(logits).sum(axis=1, keepdims=True))
+    return -(contexts.weights * logs).sum(axis=1)
 
 
 @float64
-def context_loss(theta: OneLayerAttention, contexts: Contexts) -> Float[AnyArray, ""]:
+def context_loss(theta: OneLayerAttention, contexts: Contexts) -> Float[AnyArray, ""] | float:
     """Cross-entropy at the last token over the whole table, eq. (3)."""
-    return jnp.sum(_row_losses(theta.readout, theta.score, contexts))
+    return _row_losses(theta.readout, theta.score, contexts).sum()
 
 
 @float64
 def group_losses(theta: OneLayerAttention, contexts: Contexts) -> Float[AnyArray, "current"]:
     """Mean cross-entropy over the sequences whose last input is k: the group S_k of Appendix E."""
-    rows = _row_losses(theta.readout, theta.score, contexts)
-    total = jax.ops.segment_sum(rows, contexts.last, contexts.tokens, indices_are_sorted=True)
+    rows = _row_losses(theta.readout, theta.score, contexts)[:, None]
+    total = _by_last(_namespace(rows), rows, contexts)[:, 0]
     return total / np.maximum(contexts.last_law, 1e-300)
 
 

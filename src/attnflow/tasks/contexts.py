@@ -67,9 +67,7 @@ class Contexts:
                 "length", f"{length} tokens of {d} kinds make {expected:,} contexts; at most "
                 f"{MOST_ROWS:,}: take a shorter length, fewer tokens, or a sample"
             )  # fmt: skip
-        place = (length + 1) ** np.arange(d, dtype=object)  # exact for any length
-        packs = place[-1] * (length + 1) * d < 2**62
-        radix = place.astype(np.int64) if packs else place
+        radix = _radix(length, d)
         last = np.arange(d)
         keys = radix.copy()
         mass = np.full(d, 1 / d) if first == "uniform" else chain.pi.copy()
@@ -77,7 +75,7 @@ class Contexts:
             joint = mass[:, None] * chain.transition[last]
             merged = keys[:, None] + radix[None, :]
             keys, last, mass = _merge(merged, np.broadcast_to(np.arange(d), merged.shape), joint, d)
-        counts = np.stack([(keys // p) % (length + 1) for p in radix], axis=1).astype(np.int64)
+        counts = _unpacked(keys, radix, length)
         kept = mass > 0
         weights = mass[:, None] * chain.transition[last]
         return cls(last[kept], counts[kept], weights[kept])
@@ -97,15 +95,13 @@ class Contexts:
             raise InputError(
                 "tokens", f"ids {tokens.min()} to {tokens.max()}; from 0 to {vocabulary - 1}"
             )
-        inputs, labels = tokens[:, :-1], tokens[:, -1]
-        n = len(tokens)
-        counts = np.zeros((n, vocabulary), dtype=np.int64)
-        np.add.at(counts, (np.arange(n)[:, None], inputs), 1)
-        table = np.column_stack([inputs[:, -1], counts])
-        rows, row = np.unique(table, axis=0, return_inverse=True)
-        weights = np.zeros((len(rows), vocabulary))
-        np.add.at(weights, (np.ravel(row), labels), 1.0)
-        return cls(rows[:, 0], rows[:, 1:], weights / n)
+        inputs, labels = tokens[:, :-1].astype(np.int64), tokens[:, -1]
+        radix = _radix(inputs.shape[1], vocabulary)
+        keys = radix[inputs].sum(axis=1) * vocabulary + inputs[:, -1]
+        rows, row = np.unique(keys, return_inverse=True)
+        weights = np.bincount(row * vocabulary + labels, minlength=len(rows) * vocabulary)
+        counts = _unpacked(rows // vocabulary, radix, inputs.shape[1])
+        return cls(rows % vocabulary, counts, weights.reshape(-1, vocabulary) / len(tokens))
 
     @property
     def rows(self) -> int:
@@ -162,6 +158,17 @@ class Contexts:
 def _check_first(first: str) -> None:
     if first not in FIRST:
         raise InputError("first", f"{first!r}; {nearest(first, FIRST)}")
+
+
+def _radix(length: int, tokens: int) -> np.ndarray:
+    """Place values that pack the counts of a context into one whole number."""
+    place = (length + 1) ** np.arange(tokens, dtype=object)  # exact, however long
+    fits = place[-1] * (length + 1) * tokens < 2**62
+    return place.astype(np.int64) if fits else place
+
+
+def _unpacked(keys: np.ndarray, radix: np.ndarray, length: int) -> np.ndarray:
+    return np.stack([(keys // place) % (length + 1) for place in radix], axis=1).astype(np.int64)
 
 
 def _merge(

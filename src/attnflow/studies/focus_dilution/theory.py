@@ -13,6 +13,9 @@ from attnflow.tasks.markov import MarkovChain
 
 Law = Float[np.ndarray, "token"]
 
+CONDENSED = 0.05
+"""Level of the condensed amplitude whose time is predicted from the linearisation."""
+
 
 def escape_rate(chain: MarkovChain) -> float:
     """mu0 = |pi| |v|: the unstable rate at the origin (Thm. 3.2)."""
@@ -77,6 +80,37 @@ def focus_rate(chain: MarkovChain) -> float:
     return float(drive * (pi @ g**2 - (pi @ g) ** 2))
 
 
+def contraction(chain: MarkovChain) -> np.ndarray:
+    """-A, the flow of (Delta W0 a, Delta W1^T a) at the unigram point: eq. (76)-(78) for any law.
+
+    `d(dL/dM) = pi pi^T dM Var(pi)` (eq. 63) along the condensed direction a.
+    """
+    point = unigram_point(chain, 1)
+    g, b, pi = np.asarray(point.W0)[:, 0], np.asarray(point.W1)[0], chain.pi
+    var = np.diag(pi) - np.outer(pi, pi)
+    mean = float(pi @ g)
+    return -np.block([
+        [(b @ var @ b) * np.outer(pi, pi), mean * np.outer(pi, b @ var)],
+        [mean * np.outer(var @ b, pi), mean**2 * var],
+    ])  # fmt: skip
+
+
+def slowest_contraction(chain: MarkovChain) -> float:
+    """s, the slowest rate but zero at which (W0, W1) settle at the unigram point."""
+    rates = -np.linalg.eigvalsh(contraction(chain))
+    return float(rates[rates > 1e-9 * rates.max()].min())
+
+
+def cleanliness(chain: MarkovChain) -> float:
+    """s / (s + c): the least speed on the unigram plateau scales like eps to this power.
+
+    The flow settles at rate s while attention grows at rate c from size eps; the speed is least
+    where the two are equal.
+    """
+    s, c = slowest_contraction(chain), focus_rate(chain)
+    return s / (s + c)
+
+
 def printed_focus_rate(chain: MarkovChain) -> float:
     """eq. (14): c = lam kappa1^4 |pi|_Var^4 / (|v| |pi|^3), on a two-group law."""
     assert chain.lam is not None
@@ -84,6 +118,15 @@ def printed_focus_rate(chain: MarkovChain) -> float:
     spread = pi @ pi**2 - (pi @ pi) ** 2
     size = np.linalg.norm(v) * np.linalg.norm(pi) ** 3
     return float(chain.lam * ray_constant(chain) ** 2 * spread**2 / size)
+
+
+def context_bias(chain: MarkovChain, length: int) -> float:
+    """rho = (1 - lam^s) / (s (1 - lam)): how much a context of s tokens leans to its last one.
+
+    `E[n_j / s | last = i] = pi_j + rho (1_ij - pi_j)` for a stationary two-term chain.
+    """
+    assert chain.lam is not None
+    return (1 - chain.lam**length) / (length * (1 - chain.lam))
 
 
 def two_group(chain: MarkovChain) -> MarkovChain:

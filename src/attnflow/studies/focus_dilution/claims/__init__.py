@@ -5,6 +5,24 @@ a two-group law are measured on the two-group law with the config's own first en
 (`theory.two_group`), and the regime is evaluated on that law.
 """
 
-from attnflow.studies.focus_dilution.claims import origin, population, unigram
+from importlib import import_module
 
-__all__ = ["origin", "population", "unigram"]
+SECTIONS = (
+    "population",  # Section 2, Appendix B
+    "origin",  # 3.1
+    "unigram",  # 3.2
+    "focus",
+    "rank_one",  # 3.3
+    "dilution",
+    "symmetric",  # 3.4, Prop. 3.8
+    "degenerate",  # 3.4, Appendix D
+    "degenerate_proofs",
+    "degenerate_lemmas",
+    "bilinear",
+    "training",  # 4.1, Appendix E
+    "cycles",
+)
+"""In the order of the paper: claims are registered, and shown, in the order of their import."""
+
+for section in SECTIONS:
+    import_module(f"{__name__}.{section}")

@@ -11,6 +11,7 @@ import numpy as np
 
 from attnflow._precision import float64
 from attnflow.claims import Regime
+from attnflow.models import one_layer
 from attnflow.models.one_layer import OneLayerAttention
 from attnflow.studies.focus_dilution import theory
 from attnflow.tasks.markov import MarkovChain
@@ -33,6 +34,16 @@ def two_groups(study) -> Regime:
     return Regime(inside, f"two-group law: pi1 = {pi[0]:.4g} > pi2 = ... = pid = {pi[1]:.4g}")
 
 
+def forgetful(study) -> Regime:
+    lam = study.chain.lam or 0.8
+    return Regime(lam <= 0.9, f"the chain forgets within some ten tokens (lam = {lam:.3g} <= 0.9)")
+
+
+def uneven_two_term(study) -> Regime:
+    plain = two_term(study)
+    return nonuniform(study) if plain.inside else plain
+
+
 def two_term(study) -> Regime:
     lam = study.chain.lam
     return Regime(lam is not None, "P = lam I + (1 - lam) 1 pi^T, eq. (2)")
@@ -43,6 +54,20 @@ def distinct(study) -> Regime:
     spread = float(np.ptp(low))
     inside = study.chain.tokens > 2 and spread > 1e-3
     return Regime(inside, f"the lower-frequency tokens differ (by {spread:.3g})")
+
+
+def grows(study) -> Regime:
+    """Attention grows at the second point: c > 0, which any non-uniform two-term chain has."""
+    uneven = nonuniform(study)
+    if not uneven.inside:
+        return uneven
+    c = theory.focus_rate(study.chain)
+    return Regime(c > 1e-6, f"attention grows at the unigram point: c = {c:.4g}")
+
+
+def distinct_leader(study) -> Regime:
+    top = np.sort(study.chain.pi)[::-1]
+    return Regime(bool(top[0] - top[1] > 1e-3), f"one token leads, by {top[0] - top[1]:.3g}")
 
 
 def inside(regime: Callable[[Any], Regime], verdict: str = "holds") -> Callable[[Any], str]:
@@ -59,9 +84,57 @@ def random_points(study, scale: float = 0.7) -> list[OneLayerAttention]:
 def autodiff_gradients(theta: OneLayerAttention, chain: MarkovChain):
     """dL/dM and dL/dPhi of the population loss by autodiff, independent of the closed form."""
 
-    def loss(M, Phi):
-        A = jax.nn.softmax(Phi + jnp.log(chain.pi), axis=1)
-        return -jnp.sum(chain.pi[:, None] * chain.transition * jax.nn.log_softmax(A @ M, axis=1))
+    given = (np.asarray(theta.readout), np.asarray(theta.score), chain.pi, chain.transition)
+    return [np.asarray(g) for g in _token_gradients(*given)]
 
-    gradients = jax.grad(loss, (0, 1))(theta.readout, theta.score)
-    return [np.asarray(g) for g in gradients]
+
+@jax.jit
+def _token_gradients(M: Any, Phi: Any, pi: Any, transition: Any) -> Any:
+    def loss(M: Any, Phi: Any) -> Any:
+        A = jax.nn.softmax(Phi + jnp.log(pi), axis=1)
+        return -jnp.sum(pi[:, None] * transition * jax.nn.log_softmax(A @ M, axis=1))
+
+    return jax.grad(loss, (0, 1))(M, Phi)
+
+
+def jacobian(theta: OneLayerAttention, chain: MarkovChain) -> np.ndarray:
+    """The Jacobian of the flow, blocks in the order W0, W1, WQ, WK, exact by complex steps.
+
+    The closed form is analytic, so `Im v(y + i h e) / h` has no cancellation and h can be tiny;
+    nothing is compiled.
+    """
+    shapes = [np.shape(w) for w in (theta.W0, theta.W1, theta.WQ, theta.WK)]
+    ends = np.cumsum([int(np.prod(s)) for s in shapes])[:-1]
+    y, h = flat(theta), 1e-150
+
+    def gradients(M: Any, Phi: Any) -> tuple[Any, Any]:
+        A = _softmax(Phi + np.log(chain.pi))
+        R = chain.pi[:, None] * (chain.transition - _softmax(A @ M))
+        spread = A * (R @ M.T)
+        return -(A.T @ R), A * spread.sum(axis=1, keepdims=True) - spread
+
+    columns = []
+    for k in range(len(y)):
+        z = y.astype(complex)
+        z[k] += 1j * h
+        blocks = [b.reshape(s) for b, s in zip(np.split(z, ends), shapes, strict=True)]
+        moved = one_layer.move(OneLayerAttention(*blocks), gradients)  # type: ignore[arg-type]
+        columns.append(np.imag(flat(moved)) / h)
+    return np.stack(columns, axis=1)
+
+
+def _softmax(z: np.ndarray) -> np.ndarray:
+    """A softmax that is analytic: only the real part of the largest entry is taken off."""
+    e = np.exp(z - np.real(z).max(axis=1, keepdims=True))
+    return e / e.sum(axis=1, keepdims=True)
+
+
+def flat(theta: OneLayerAttention) -> np.ndarray:
+    """All parameters as one vector, in the order W0, W1, WQ, WK."""
+    return np.concatenate([np.ravel(w) for w in (theta.W0, theta.W1, theta.WQ, theta.WK)])
+
+
+def cosine(a: Any, b: Any) -> float:
+    """The cosine of two arrays as long vectors."""
+    a, b = np.ravel(a), np.ravel(b)
+    return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
