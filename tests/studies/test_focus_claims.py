@@ -15,9 +15,9 @@ SECTIONS = ("population", "origin", "unigram", "focus", "cycles")
 
 CONFIGS = [
     {"pi": (0.75, 0.125, 0.125), "until": 900.0, "dim": 8},
-    {"pi": (0.5, 0.5), "until": 5.0},
+    {"transition": ((0.9, 0.1), (0.1, 0.9)), "until": 5.0},  # a uniform law
     {"pi": (0.9, 0.1), "lam": 0.3, "until": 400.0, "dim": 4},
-    {"pi": (0.3, 0.3, 0.25, 0.15), "lam": 0.95, "until": 5.0, "dim": 4},
+    {"pi": (0.32, 0.28, 0.25, 0.15), "lam": 0.95, "until": 5.0, "dim": 4},
     {"transition": ((0.9, 0.1, 0.0), (0.2, 0.5, 0.3), (0.3, 0.3, 0.4)), "until": 5.0, "dim": 4},
     {"chain_kind": "drift", "until": 600.0, "dim": 8},
     {"mode": "gd", "rate": 0.1, "until": 5.0, "dim": 4},

@@ -216,7 +216,7 @@ CONFIGS = {
     "default": Config(),
     "two groups": Config(pi=(0.75, 0.125, 0.125)),
     "two tokens": Config(pi=(0.7, 0.3)),
-    "uniform": Config(pi=(0.25, 0.25, 0.25, 0.25)),
+    "uniform": Config(transition=tuple(map(tuple, (0.8 * np.eye(4) + 0.05).tolist()))),
     "nearly uniform": Config(pi=(0.34, 0.33, 0.33)),
     "transition": Config(transition=((0.1, 0.7, 0.2), (0.6, 0.2, 0.2), (0.3, 0.3, 0.4))),
     "same direction": Config(pi=(0.75, 0.05, 0.05, 0.05, 0.05, 0.05), lam=0.02),

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from attnflow._errors import InputError
+from attnflow._errors import InputError, shown
 from attnflow.studies.config import key
 from attnflow.tasks.laws import chain_of
 from attnflow.tasks.markov import MarkovChain
@@ -67,6 +67,7 @@ class Config:
             raise InputError("rtol", f"{self.rtol:g}; a relative tolerance is below 0.1")
         if self.mode != "flow" and self.until < self.rate:
             raise InputError("until", f"{self.until:g} is less than one step of {self.rate:g}")
+        self._one_leader()
         if self.transition and self.chain_kind != "two-term":
             raise InputError("chain_kind", f"{self.chain_kind!r} with a transition; keep one")
 
@@ -74,6 +75,18 @@ class Config:
         if self.transition:
             return MarkovChain.of(self.transition)
         return chain_of(self.chain_kind, self.pi, self.lam)
+
+    def _one_leader(self) -> None:
+        """The theory orders tokens by frequency; a chain given as a matrix runs without it."""
+        if self.transition:
+            return
+        top = [i for i, p in enumerate(self.pi) if p > max(self.pi) * (1 - 1e-9)]
+        if len(top) > 1:
+            which = " and ".join(str(i) for i in top)
+            raise InputError(
+                "pi", f"{shown(self.pi)} ties at the top (tokens {which}); the stages need one "
+                "most frequent token (a tied chain runs as a transition matrix)"
+            )  # fmt: skip
 
     @property
     def scale(self) -> float:

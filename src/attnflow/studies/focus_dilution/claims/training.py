@@ -208,7 +208,7 @@ def when_attention_grows(study) -> Measurement:
     """Between steps 350 and 550 attention to the first token grows, and it dilutes afterwards."""
     run = appendix_e(study.chain)
     step = float(run.steps[run.focus])
-    turned = np.flatnonzero((run.off[:, 1] / run.norms[:, 1])[run.focus :] > 0.9)
+    turned = np.flatnonzero(run.off[run.focus :, 1] > 3 * run.off[run.focus, 1])
     later = float(run.steps[run.focus + int(turned[0])]) if len(turned) else 0.0
     return refuted(
         printed=at_least(step, 350.0, control=later,
@@ -329,8 +329,8 @@ def long_training(study) -> Regime:
     c = study.config
     right = c.data == "sample" and c.mode == "adam" and not c.minibatch
     steps = round(c.until / c.rate)
-    enough = right and steps >= 6000
-    return Regime(enough, "a full-batch Adam run on a sample of at least 6,000 steps")
+    enough = right and steps >= 4500
+    return Regime(enough, "a full-batch Adam run on a sample of at least 4,500 steps")
 
 
 @claim("App E (final loss)", part="experiment", regime=long_training, study=STUDY,
