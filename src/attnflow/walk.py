@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from attnflow.claims import Ledger
     from attnflow.flows.sinks import Event
     from attnflow.flows.solution import Solution
+    from attnflow.linearise import SaddleTable
     from attnflow.observe.stages import Plateau, Stage
     from attnflow.runs import Ensemble, RunFolder
     from attnflow.studies.study import Study
@@ -53,6 +54,8 @@ class Outcome:
     drift: float
     solver: Mapping[str, Any]
     claims: Ledger | None = None
+    saddles: SaddleTable | None = None
+    """Where the flow waited and how it left: a `SaddleLedger`, or its records for a stored run."""
     path: Path | None = None
     solution: Solution | None = field(default=None, repr=False)
     command: str = ""
@@ -74,13 +77,24 @@ class Outcome:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        return self.study.summary(self.trajectory, self.stages)
+        return self.study.summary(self.trajectory, self.stages, self.saddles)
+
+    @property
+    def figure_functions(self) -> dict[str, Callable[..., Figure]]:
+        """The functions behind `figures`: the study's own and, with a ledger, its saddles."""
+        from attnflow._figures import bound
+        from attnflow.report import saddles_over_loss
+
+        found: dict[str, Callable[..., Figure]] = dict(self.study.figures())
+        if self.saddles is not None and len(self.saddles):
+            found.setdefault("saddles", bound(saddles_over_loss, saddles=self.saddles))
+        return found
 
     @cached_property
     def figures(self) -> dict[str, Figure]:
         """Every figure of the study, drawn from this run; one that cannot be drawn is left out."""
         drawn: dict[str, Figure] = {}
-        for name, draw in self.study.figures().items():
+        for name, draw in self.figure_functions.items():
             try:
                 drawn[name] = draw(self.trajectory, self.stages)
             except Exception as error:
@@ -152,6 +166,7 @@ def run(
 
     In memory by default; with `out` the run is a folder that anyone can open, resumable after an
     interruption (`exists="resume"`). `claims=False` skips the checks, `report=False` the page.
+    A flow of up to 1,000 parameters also gets its saddle ledger.
     """
     ready = build(study, config, **keys)
     say = say or (lambda step, words: None)
@@ -203,6 +218,7 @@ def check(study: str, config: Any = None, *, progress: Any = None, **keys: Any) 
 def reopen(path: str | os.PathLike[str], ready: Study | None = None) -> Outcome:
     """A run on disk as an `Outcome`, without solving anything."""
     from attnflow.claims import Ledger
+    from attnflow.linearise import SavedSaddles
     from attnflow.observe.stages import Stage
     from attnflow.runs import open_run
 
@@ -217,6 +233,7 @@ def reopen(path: str | os.PathLike[str], ready: Study | None = None) -> Outcome:
         stages = ready.stages(stored.trajectory) if stored.trajectory.sizes["time"] > 1 else []
     changes = [c for resume in facts.get("resumed", []) for c in resume.get("changes", [])]
     ledger = Path(path) / "claims.json"
+    saddles = stored.read_json("saddles.json")
     drift = facts.get("drift")
     return Outcome(
         study=ready,
@@ -229,6 +246,7 @@ def reopen(path: str | os.PathLike[str], ready: Study | None = None) -> Outcome:
         drift=float("nan") if drift is None else drift,
         solver=facts.get("solver") or {},
         claims=Ledger.load(ledger) if ledger.exists() else None,
+        saddles=None if saddles is None else SavedSaddles.of(saddles),
         path=Path(path),
         command=facts.get("command", ""),
         notes=_notes(changes),
@@ -330,10 +348,16 @@ def _outcome(ready: Study, solution: Solution, command: str) -> Outcome:
 def _finish(
     outcome: Outcome, folder: RunFolder | None, claims: bool, report: bool, say: Said
 ) -> Outcome:
-    """Stages, claims and report of a solved run."""
+    """Stages, saddles, claims and report of a solved run."""
     say("stages", " · ".join(f"{s.name} {s.time:.4g}" for s in outcome.stages) or "no separation")
     waits = " · ".join(f"{p.loss:.5f} ({p.enter:.4g} to {p.leave:.4g})" for p in outcome.plateaus)
     say("plateaus", waits or "none")
+    if outcome.saddles is None:
+        outcome = replace(outcome, saddles=_saddles(outcome))
+    if outcome.saddles is not None:
+        say("saddles", outcome.saddles.words)
+        if folder is not None:
+            folder.write_json("saddles.json", outcome.saddles.as_json())
     if folder is not None:
         folder.write_json("stages.json", [s.as_dict() for s in outcome.stages])
         folder.update(summary=outcome.summary)
@@ -349,6 +373,17 @@ def _finish(
     if folder is not None and report:
         write_report(outcome, folder)
     return outcome
+
+
+def _saddles(outcome: Outcome) -> SaddleTable | None:
+    """The saddle ledger of a flow that reached its end; None for other runs."""
+    config, engine = outcome.config, outcome.solver.get("engine")
+    done = outcome.status in ("done", "stopped") and outcome.trajectory.sizes["time"] > 1
+    if getattr(config, "mode", "flow") != "flow" or engine is None or not done:
+        return None
+    return outcome.study.saddles(
+        outcome.trajectory, rtol=outcome.solver.get("rtol", 1e-8), engine=engine
+    )
 
 
 def _notes(changes: Sequence[str]) -> tuple[str, ...]:

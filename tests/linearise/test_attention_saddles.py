@@ -37,6 +37,33 @@ def test_every_plateau_is_listed_refined_and_left_at_its_rate(
 
 
 @pytest.mark.slow
+def test_equal_tokens_are_told_apart_inside_the_rank_one_manifold() -> None:
+    # Two equal rare tokens: after the unigram saddle the flow waits at the optimum of two groups,
+    # then with the two tokens split, and leaves each at the rate of its refined point.
+    chain = MarkovChain((0.75, 0.125, 0.125), 0.8)
+    start = OneLayerAttention.gaussian(3, 16, 1e-3, 0)
+    ledger = saddle_ledger(integrate(population_flow(chain), start, until=900.0))
+    assert len(ledger) == 4
+    assert [s.loss for s in ledger][1:] == pytest.approx([0.735622, 0.427850, 0.423619], abs=2e-6)
+    assert [s.rate_predicted for s in ledger][1:] == pytest.approx([0.0664, 0.0231, 0.0112], 0.01)
+    for saddle in ledger:
+        assert saddle.rate_measured == pytest.approx(saddle.rate_predicted, rel=0.02)
+        assert saddle.leave_predicted == pytest.approx(saddle.plateau.leave, rel=0.03)
+    assert [s.point.index for s in ledger][2:] == [1, 15]
+
+
+@pytest.mark.slow
+def test_a_plateau_without_a_critical_point_is_a_status_found_early() -> None:
+    start = OneLayerAttention.gaussian(4, 16, 1e-3, 0)
+    last = saddle_ledger(integrate(population_flow(CHAIN), start, until=900.0))[-1]
+    assert last.plateau.time == pytest.approx(402, abs=5)
+    assert not last.point.converged
+    assert last.point.iterations < 20
+    assert "did not halve it" in last.sentence
+    assert last.as_dict()["rate_predicted"] is None
+
+
+@pytest.mark.slow
 def test_the_top_of_a_wide_hessian_takes_few_products() -> None:
     start = OneLayerAttention.gaussian(4, 256, 2.5e-4, 0)
     plateau = integrate(population_flow(CHAIN), start, until=40.0).final

@@ -17,8 +17,8 @@ from attnflow.report import fragment, page, write_figures
 from .conftest import MANIFEST
 from .markup import Markup
 
-SECTIONS = ["answer", "figures", "stages", "claims", "corrections", "solve", "config", "versions",
-            "citation"]  # fmt: skip
+SECTIONS = ["answer", "figures", "stages", "saddles", "claims", "corrections", "solve", "config",
+            "versions", "citation"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -62,10 +62,11 @@ def test_headings_descend_one_at_a_time(read):
     assert all(b - a <= 1 for a, b in pairwise(levels))
 
 
-def test_page_is_labelled_for_those_who_do_not_see_it(read):
+def test_page_is_labelled_for_those_who_do_not_see_it(read, outcome):
     assert dict(read.tags)["html"] == {"lang": "en"}
     pictures = [a for t, a in read.tags if t == "svg"]
-    assert len(pictures) == 6
+    assert len(pictures) == len(outcome.figures)
+    assert "saddles" in outcome.figures
     assert all(a["role"] == "img" and a["aria-label"] for a in pictures)
     assert read.count("caption") == read.count("table")
 
@@ -174,17 +175,6 @@ def test_outcome_that_is_not_finite_has_a_page(bare):
     assert "not a finite number" in read.words
 
 
-def test_saddle_table_only_where_there_is_one(outcome, read):
-    class WithSaddles(type(outcome)):
-        saddles = ({"loss": 0.727, "exit_rate": 0.1277, "refined": True},)
-
-    fields = {f.name: getattr(outcome, f.name) for f in dataclasses.fields(outcome)}
-    other = Markup(page(WithSaddles(**fields), MANIFEST))
-    assert "saddles" in other.ids
-    assert "exit rate" in other.words
-    assert "saddles" not in read.ids
-
-
 def test_fragment_is_a_piece_that_keeps_its_styles(outcome):
     text = fragment(outcome)
     read = Markup(text)
@@ -207,7 +197,7 @@ def test_fragment_of_an_unchecked_run_says_so(bare):
 
 def test_figures_are_written_twice_with_the_same_bytes(bare, tmp_path):
     write_figures(bare.figures, tmp_path / "a")
-    again = {n: draw(bare.trajectory, bare.stages) for n, draw in bare.study.figures().items()}
+    again = {n: draw(bare.trajectory, bare.stages) for n, draw in bare.figure_functions.items()}
     write_figures(again, tmp_path / "b")
     names = {p.name for p in (tmp_path / "a").iterdir()}
     assert names == {f"{n}.{kind}" for n in bare.figures for kind in ("svg", "pdf")}

@@ -1,11 +1,14 @@
 """Where a flow waits, and which mode frees it: critical points, spectra, escapes, branches."""
 
 from attnflow.linearise.branch import Branch, continue_branch
-from attnflow.linearise.ledger import Saddle, SaddleLedger, saddle_ledger
+from attnflow.linearise.ledger import Saddle, SaddleLedger, saddle_ledger, trajectory_ledger
+from attnflow.linearise.lyapunov_schmidt import LyapunovSchmidt, lyapunov_schmidt
 from attnflow.linearise.modes import Spectrum, spectrum
 from attnflow.linearise.newton import CriticalPoint, critical_point
+from attnflow.linearise.records import SaddleTable, SavedSaddles
 
 __all__ = [
-    "Branch", "CriticalPoint", "Saddle", "SaddleLedger", "Spectrum", "continue_branch",
-    "critical_point", "saddle_ledger", "spectrum",
+    "Branch", "CriticalPoint", "LyapunovSchmidt", "Saddle", "SaddleLedger", "SaddleTable",
+    "SavedSaddles", "Spectrum", "continue_branch", "critical_point", "lyapunov_schmidt",
+    "saddle_ledger", "spectrum", "trajectory_ledger",
 ]  # fmt: skip

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import html
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from attnflow._errors import InputError
 from attnflow._precision import float64
 from attnflow.flows.driver import integrate
-from attnflow.flows.solution import Solution
+from attnflow.flows.flow import FlowLike
+from attnflow.flows.layout import Params
+from attnflow.flows.solution import Solution, Status
 from attnflow.linearise.escape import (
     Algebraic,
     Growth,
@@ -21,7 +23,11 @@ from attnflow.linearise.escape import (
     predicted_leave,
 )
 from attnflow.linearise.newton import CriticalPoint, critical_point
+from attnflow.linearise.records import SaddleTable
 from attnflow.observe.stages import Plateau, plateaus
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 SAMPLES = 64
 """States looked at on each plateau."""
@@ -61,9 +67,11 @@ class Saddle:
         return self.growth.rate if self.growth and self.growth.exists else float("nan")
 
     def as_dict(self) -> dict[str, Any]:
-        return {
+        """The row of the ledger; None where something is not known."""
+        row = {
             "number": self.number,
             "loss": self.loss,
+            "time": self.plateau.time,
             "enter": self.plateau.enter,
             "leave": self.plateau.leave,
             "leave_predicted": self.leave_predicted,
@@ -78,19 +86,15 @@ class Saddle:
             "efolds": self.growth.efolds if self.growth else 0.0,
             "note": self.sentence,
         }
+        return {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()}
 
 
-@dataclass(frozen=True)
-class SaddleLedger:
-    """Every plateau of a trajectory, in order; prints like a branch table."""
+@dataclass(frozen=True, repr=False)
+class SaddleLedger(SaddleTable):
+    """Every plateau of a trajectory, in order, with the critical point behind it."""
 
     saddles: tuple[Saddle, ...]
     sentence: str
-    columns: tuple[str, ...] = field(
-        default=("number", "loss", "enter", "leave", "leave_predicted", "gradient", "index",
-                 "rate_predicted", "rate_measured", "efolds", "blocks", "note"),
-        repr=False,
-    )  # fmt: skip
 
     def __iter__(self) -> Iterator[Saddle]:
         return iter(self.saddles)
@@ -103,28 +107,6 @@ class SaddleLedger:
 
     def records(self) -> list[dict[str, Any]]:
         return [saddle.as_dict() for saddle in self.saddles]
-
-    def _cells(self) -> list[list[str]]:
-        def word(value: Any) -> str:
-            if isinstance(value, float):
-                return "-" if np.isnan(value) else f"{value:.5g}"
-            return "-" if value is None else str(value)
-
-        return [[word(row[c]) for c in self.columns] for row in self.records()]
-
-    def __repr__(self) -> str:
-        rows = [list(self.columns), *self._cells()]
-        widths = [max(len(r[k]) for r in rows) for k in range(len(self.columns))]
-        lines = ["  ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)) for r in rows]
-        return "\n".join([self.sentence, *(lines if self.saddles else [])])
-
-    def _repr_html_(self) -> str:
-        head = "".join(f"<th>{c.replace('_', ' ')}</th>" for c in self.columns)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in row) + "</tr>"
-            for row in self._cells()
-        )
-        return f"<p>{html.escape(self.sentence)}</p><table><tr>{head}</tr>{body}</table>"
 
 
 @float64
@@ -145,47 +127,64 @@ def saddle_ledger(
     solution = source if isinstance(source, Solution) else getattr(source, "solution", None)
     if not isinstance(solution, Solution) or solution.solver.get("engine") == "descent":
         raise InputError("source", "not a solved flow; give what integrate (or a run) returned")
-    data = solution.trajectory
-    if not {"loss", "speed"} <= set(map(str, data.data_vars)):
+    return trajectory_ledger(
+        solution.flow, solution.start, solution.trajectory, engine=solution.solver["engine"],
+        prominence=prominence, rtol=min(solution.rtol, 1e-8) if rtol is None else rtol,
+        tolerance=tolerance, max_iterations=max_iterations,
+    )  # fmt: skip
+
+
+@float64
+def trajectory_ledger(
+    flow: FlowLike,
+    start: Params,
+    trajectory: xr.Dataset,
+    *,
+    engine: str = "auto",
+    prominence: float = 0.15,
+    rtol: float = 1e-8,
+    tolerance: float = 1e-10,
+    max_iterations: int = 40,
+) -> SaddleLedger:
+    """`saddle_ledger` of a trajectory with `loss` and `speed` that `flow` took from `start`."""
+    if not {"loss", "speed"} <= set(map(str, trajectory.data_vars)):
         raise InputError("source", "no loss was observed; a ledger needs a flow with a loss")
-    t, speed, loss = (data[n].values for n in ("time", "speed", "loss"))
+    t, speed, loss = (trajectory[n].values for n in ("time", "speed", "loss"))
     found = plateaus(t, speed, loss, prominence=prominence, start=True)
     if not found:
         return SaddleLedger((), "no separation: the flow never waits.")
     times = np.unique(np.concatenate([np.linspace(p.enter, p.leave, SAMPLES) for p in found]))
     again = integrate(
-        solution.flow, solution.start, until=float(times[-1]), save=times, keep_states=True,
-        rtol=min(solution.rtol, 1e-8) if rtol is None else rtol, engine=solution.solver["engine"],
-        progress=False,
+        flow, start, until=float(times[-1]), save=times, keep_states=True, rtol=rtol,
+        engine=engine, progress=False,
     )  # fmt: skip
+    if again.status is Status.INTERRUPTED:
+        raise KeyboardInterrupt
+    if not again.status.complete:
+        return SaddleLedger((), f"not listed: the plateaus could not be solved again, "
+                                f"{again.sentence}")  # fmt: skip
     saddles = tuple(
-        _saddle(k, plateau, again, solution, tolerance, max_iterations)
-        for k, plateau in enumerate(found, 1)
+        _saddle(k, plateau, again, tolerance, max_iterations) for k, plateau in enumerate(found, 1)
     )
     refined = sum(s.point.converged for s in saddles)
-    return SaddleLedger(saddles, f"{len(saddles)} plateaus, {refined} refined to critical points.")
+    many = "1 plateau" if len(saddles) == 1 else f"{len(saddles)} plateaus"
+    return SaddleLedger(saddles, f"{many}, {refined} refined to critical points.")
 
 
 def _saddle(
-    number: int,
-    plateau: Plateau,
-    again: Solution,
-    solution: Solution,
-    tolerance: float,
-    max_iterations: int,
+    number: int, plateau: Plateau, again: Solution, tolerance: float, max_iterations: int
 ) -> Saddle:
     data = again.trajectory
     inside = (data["time"].values >= plateau.enter) & (data["time"].values <= plateau.leave)
     t = data["time"].values[inside]
     states, speeds = data["state"].values[inside], data["speed"].values[inside]
-    layout = solution.flow.bind(solution.start).layout
-    slowest = layout.numpy(states[int(np.argmin(speeds))])
+    layout = again.flow.bind(again.start).layout
+    rising = int(np.argmin(speeds))
     point = critical_point(
-        solution.flow, slowest, leaf=solution.start, tolerance=tolerance,
+        again.flow, layout.numpy(states[rising]), leaf=again.start, tolerance=tolerance,
         max_iterations=max_iterations,
     )  # fmt: skip
     spectrum = point.spectrum
-    rising = int(np.argmin(speeds))
     if spectrum is None:
         return Saddle(
             number, plateau, point, (), "", None, algebraic_law(t[rising:], speeds[rising:]),

@@ -129,7 +129,7 @@ def spectrum(
         method = "dense" if len(free) <= DENSE else "krylov"
     if method == "krylov" and top is None and bottom is None:
         top = 5
-    operator = Linearised(system, y, free)
+    operator = Linearised(system, y, free, dense=method == "dense")
     symmetric = operator.is_symmetric()
     if method == "dense":
         rates, modes = _dense(operator, symmetric)
@@ -161,8 +161,10 @@ class Linearised:
     `symmetrised` is `D^-1/2 J D^1/2` with D the rates: symmetric for a gradient flow.
     """
 
-    def __init__(self, system: System, y: Vector, free: np.ndarray):
+    def __init__(self, system: System, y: Vector, free: np.ndarray, *, dense: bool = False):
         self.system, self.y, self.free = system, y, free
+        # Where the whole Jacobian is there, products are taken with it: nothing else is compiled.
+        self.matrix = system.jacobian(y)[np.ix_(free, free)] if dense else None
         speeds = np.ones(system.size)
         for part, speed in system.speeds:
             speeds[part.start : part.stop] = speed
@@ -176,6 +178,8 @@ class Linearised:
     def apply(self, v: np.ndarray) -> np.ndarray:
         """J v for a stack of vectors on the free coordinates: `[vector, free]`."""
         self.products += len(v)
+        if self.matrix is not None:
+            return v @ self.matrix.T
         full = np.zeros((len(v), self.system.size))
         full[:, self.free] = v
         return np.asarray(self._pushed(self.y, full))[:, self.free]
@@ -211,7 +215,8 @@ def _free(system: System, block: str | Sequence[str] | None) -> np.ndarray:
 
 
 def _dense(operator: Linearised, symmetric: bool) -> tuple[Any, Any]:
-    jacobian = operator.system.jacobian(operator.y)[np.ix_(operator.free, operator.free)]
+    jacobian = operator.matrix
+    assert jacobian is not None
     if symmetric:
         root = operator.root
         matrix = jacobian / root[:, None] * root

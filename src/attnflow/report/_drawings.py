@@ -40,7 +40,7 @@ def write_figures(figures: Mapping[str, Figure], folder: Path) -> None:
 
 def drawings(outcome: Outcome) -> list[Drawing]:
     """Every figure of a run."""
-    functions = outcome.study.figures()
+    functions = outcome.figure_functions
     words = _given_captions(outcome.study)
     return [
         drawing(name, figure, words.get(name) or caption(name, functions.get(name)))

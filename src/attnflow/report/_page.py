@@ -11,6 +11,7 @@ from attnflow.claims.export import values, verdict_words
 from attnflow.report import _cite, _tables, _words
 from attnflow.report._drawings import drawings, slug
 from attnflow.report._render import render
+from attnflow.report._saddles import saddle_table
 from attnflow.report._words import number
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ def page(outcome: Outcome, manifest: Mapping[str, Any]) -> str:
         no_plateaus=_words.no_plateaus(outcome),
         plateaus=_tables.plateaus(outcome),
         marks=_tables.marks(outcome),
-        saddles=_words.records(getattr(outcome, "saddles", None), "Saddles that the flow visited"),
+        saddles=saddle_table(outcome.saddles),
+        saddles_said="" if outcome.saddles is None else outcome.saddles.words,
         numbers=_tables.numbers(outcome),
         claims=claims,
         counts=[] if outcome.claims is None else verdict_counts(outcome.claims),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -116,35 +116,6 @@ def no_plateaus(outcome: Outcome) -> str:
 def named(stage: Any) -> str:
     """`focus`, and `focus 2` in the second cycle."""
     return stage.name if stage.cycle == 1 else f"{stage.name} {stage.cycle}"
-
-
-def records(given: Any, caption: str) -> Table | None:
-    """Any list of records (mappings, dataclasses, or an object with `records()`) as a table."""
-    if given is None:
-        return None
-    given = given.records() if hasattr(given, "records") else given
-    rows = [_mapping(row) for row in given]
-    if not rows:
-        return None
-    head = list(dict.fromkeys(key for row in rows for key in row))
-    cells = [[number(row.get(key)) for key in head] for row in rows]
-    return Table(caption, [h.replace("_", " ") for h in head], cells, _numeric(rows, head))
-
-
-def _mapping(row: Any) -> Mapping[str, Any]:
-    if isinstance(row, Mapping):
-        return row
-    if is_dataclass(row) and not isinstance(row, type):
-        return asdict(row)
-    return {k: v for k, v in vars(row).items() if not k.startswith("_")}
-
-
-def _numeric(rows: Iterable[Mapping[str, Any]], head: Sequence[str]) -> frozenset[int]:
-    def plain(value: Any) -> bool:
-        return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
-
-    rows = list(rows)
-    return frozenset(i for i, key in enumerate(head) if all(plain(r.get(key)) for r in rows))
 
 
 _NOT_FINITE = {"nan": "not a number", "inf": "∞", "-inf": "−∞"}

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from attnflow.flows.probes import Mark, Observable
     from attnflow.flows.schedule import Schedule
     from attnflow.flows.solution import Solution
+    from attnflow.linearise import SaddleLedger, SaddleTable
     from attnflow.observe.stages import Plateau, Stage
 
 
@@ -95,9 +96,28 @@ class Study(abc.ABC):
         """
         return {}
 
-    def summary(self, trajectory: xr.Dataset, stages: Sequence[Stage]) -> dict[str, Any]:
-        """The study's own numbers, for `run --json`."""
+    def summary(
+        self, trajectory: xr.Dataset, stages: Sequence[Stage], saddles: SaddleTable | None = None
+    ) -> dict[str, Any]:
+        """The study's own numbers, for `run --json`; `saddles` is the ledger where there is one."""
         return {}
+
+    def saddles(
+        self, trajectory: xr.Dataset, *, rtol: float, engine: str = "auto"
+    ) -> SaddleLedger | None:
+        """The saddle ledger of a finished flow; None where the dense spectra would be too large.
+
+        A study that wants none in its runs returns None.
+        """
+        from attnflow.linearise import trajectory_ledger
+        from attnflow.linearise.modes import DENSE
+
+        system = self.flow.bind(self.start)
+        if not system.has_loss or system.size > DENSE:
+            return None
+        return trajectory_ledger(
+            self.flow, self.start, trajectory, rtol=min(rtol, 1e-8), engine=engine
+        )
 
     def plateaus(self, trajectory: xr.Dataset) -> list[Plateau]:
         """Where the trajectory waited; empty when it never did."""
@@ -107,6 +127,21 @@ class Study(abc.ABC):
             return []
         t, speed, loss = (trajectory[n].values for n in ("time", "speed", "loss"))
         return plateaus(t, speed, loss)
+
+    def waits(
+        self, trajectory: xr.Dataset, saddles: SaddleTable | None = None
+    ) -> list[dict[str, Any]]:
+        """The plateaus for a summary, each with its exit rate where the ledger has it.
+
+        `rate_predicted` is the top rate of the refined critical point, `rate_measured` the growth
+        of its mode; None where the point was not refined, or the growth had no exponential window.
+        """
+        known = {} if saddles is None else {row["time"]: row for row in saddles.records()}
+        names = ("rate_predicted", "rate_measured")
+        return [
+            {**p.as_dict(), **{n: known.get(p.time, {}).get(n) for n in names}}
+            for p in self.plateaus(trajectory)
+        ]
 
     @cached_property
     def solution(self) -> Solution:

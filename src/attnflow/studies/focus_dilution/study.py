@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, final
 
 import jax.numpy as jnp
+import numpy as np
 import xarray as xr
 
 from attnflow.claims import Citation
@@ -15,7 +17,7 @@ from attnflow.flows.probes import Mark, Observable
 from attnflow.flows.schedule import Every, Log, Schedule
 from attnflow.models.one_layer import OneLayerAttention
 from attnflow.observe.stages import Stage
-from attnflow.studies.focus_dilution import data, observables, stages, theory
+from attnflow.studies.focus_dilution import data, observables, stages, theory, timeline
 from attnflow.studies.focus_dilution.config import Config
 from attnflow.studies.study import Study
 
@@ -29,9 +31,6 @@ PAPER = Citation(
 
 WIDE = 64
 """Widths above this are observed at 200 times instead of every step: spectra cost dim^3."""
-
-CONDENSED = 0.05
-"""Level of the condensed amplitude whose time is predicted from the linearisation."""
 
 
 @final
@@ -59,6 +58,11 @@ class FocusDilution(Study):
         return OneLayerAttention.gaussian(self.chain.tokens, c.dim, c.scale, c.seed)
 
     @property
+    def timeline(self) -> timeline.Timeline:
+        """The stages predicted from the law, the width and the scale of the start alone."""
+        return timeline.predict(self.chain, self.config.dim, self.config.scale)
+
+    @property
     def observe(self) -> Mapping[str, Observable]:
         return observables.of(self.chain, data.training(self.config), data.test(self.config))
 
@@ -67,7 +71,7 @@ class FocusDilution(Study):
         chain = self.chain
         return {
             "condensed": Mark(
-                lambda th: jnp.linalg.norm(observables.condensed(th, chain)), CONDENSED, 1
+                lambda th: jnp.linalg.norm(observables.condensed(th, chain)), theory.CONDENSED, 1
             ),
         }
 
@@ -106,18 +110,52 @@ class FocusDilution(Study):
     def figures(self) -> Mapping[str, Callable[[xr.Dataset, list[Stage]], Any]]:
         from attnflow.studies.focus_dilution import figures
 
-        return figures.of(self.chain)
+        return figures.of(self)
 
-    def summary(self, trajectory: xr.Dataset, stages: Sequence[Stage]) -> dict[str, Any]:
-        start = self.start
+    def snapshots(self, times: Sequence[float]) -> list[OneLayerAttention]:
+        """The parameters at these times, in the order given: trained again up to the last of them.
+
+        From the config alone, so that a run which was opened from disk has them too; a second
+        question for the same times is answered from memory.
+        """
+        wanted = tuple(float(t) for t in times)
+        known = self._snapshots
+        if wanted not in known:
+            known[wanted] = self._train_again(wanted)
+        return known[wanted]
+
+    @cached_property
+    def _snapshots(self) -> dict[tuple[float, ...], list[OneLayerAttention]]:
+        return {}
+
+    def _train_again(self, times: tuple[float, ...]) -> list[OneLayerAttention]:
+        rate = self.config.rate
+        if self.config.mode != "flow":  # an optimiser is only at the ends of its steps
+            times = tuple(round(t / rate) * rate for t in times)
+        last = max(times, default=0.0)
+        if last <= 0:
+            return [self.start for _ in times]
+        shorter = FocusDilution(replace(self.config, until=last))
+        again = shorter.solve(
+            observe={}, marks={}, save=sorted({*times}), keep_states=True, progress=False
+        )
+        layout = again.flow.bind(again.start).layout
+        at, states = again.trajectory["time"].values, again.trajectory["state"].values
+        return [layout.numpy(states[int(np.argmin(np.abs(at - t)))]) for t in times]
+
+    def summary(
+        self, trajectory: xr.Dataset, stages: Sequence[Stage], saddles: Any = None
+    ) -> dict[str, Any]:
+        told = self.timeline
+        times = dict(told.times)
+        if "condensed" in times:  # this start's own component is known
+            times["condensed"] = theory.condensation_time(self.start, self.chain, theory.CONDENSED)
         return {
-            "plateaus": [p.as_dict() for p in self.plateaus(trajectory)],
-            "stages": [{"name": s.name, "cycle": s.cycle, "time": s.time} for s in stages],
-            "timeline": {
-                "condensed": theory.condensation_time(start, self.chain, CONDENSED),
-                "escape_rate": theory.escape_rate(self.chain),
-                "focus_rate": theory.focus_rate(self.chain),
-            },
+            "plateaus": self.waits(trajectory, saddles),
+            "stages": [s.as_dict() for s in stages],
+            "timeline": times,
+            "rates": told.rates,
+            "cleanliness": told.cleanliness if np.isfinite(told.cleanliness) else None,
             "unigram_entropy": self.chain.unigram_entropy,
             "floor": self.chain.floor,
         }
