@@ -92,6 +92,7 @@ def run(
     study: Name,
     config: Path | None = None,
     overrides: Words = (),
+    text: Path | None = None,
     out: Path | None = None,
     resume: Flag = False,
     overwrite: Flag = False,
@@ -106,6 +107,7 @@ def run(
     Args:
         study: name of a study, or a Python file that defines one.
         config: TOML file with config keys (`attnflow config STUDY` prints one).
+        text: train on this .txt or .txt.gz file (focus-dilution only).
         out: folder of the run (default: runs/STUDY-DIGEST).
         resume: go on with the interrupted run in that folder.
         overwrite: replace the run in that folder.
@@ -121,7 +123,7 @@ def run(
 
     if resume and overwrite:
         raise InputError("resume", "given together with --overwrite; keep one of the two")
-    keys = _keys(overrides)
+    study, keys = _on_text(study, text, _keys(overrides))
     ready = _checked(study, config, keys)
     if seeds is not None or scan is not None:
         return _ensemble(study, config, keys, out, resume, seeds, scan, workers, json)
@@ -142,7 +144,7 @@ def run(
     elif (path / "report.html").exists():
         print(f"report  {path / 'report.html'}")
     if outcome.status == "interrupted":
-        print(f"go on with: attnflow run {study} --resume --out {path}", file=sys.stderr)
+        print(f"go on with: {outcome.command} --resume --out {path}", file=sys.stderr)
         return 130
     return 0 if outcome.status in ("done", "stopped") else 1
 
@@ -151,6 +153,7 @@ def check(
     study: Name,
     config: Path | None = None,
     overrides: Words = (),
+    text: Path | None = None,
     export: Annotated[tuple[Path, ...], tyro.conf.UseAppendAction] = (),
     json: Flag = False,
 ) -> int:
@@ -159,13 +162,15 @@ def check(
     Args:
         study: name of a study, or a Python file that defines one.
         config: TOML file with config keys.
+        text: measure the claims about training on this text (focus-dilution only).
         export: also write the ledger to a file: .json, .md, .tex or .bib by its ending; repeatable.
         json: print the ledger as a JSON array.
     """
     from attnflow import walk
     from attnflow.runs import write_text_atomic
 
-    ready = _checked(study, config, _keys(overrides))
+    study, keys = _on_text(study, text, _keys(overrides))
+    ready = _checked(study, config, keys)
     writers = {".json": "to_json", ".md": "to_markdown", ".tex": "to_latex", ".bib": "to_bibtex"}
     for file in export:
         if file.suffix not in writers:
@@ -318,6 +323,17 @@ def _keys(words: Sequence[str]) -> dict[str, str]:
     return keys
 
 
+def _on_text(study: str, text: Path | None, keys: dict[str, str]) -> tuple[str, dict[str, str]]:
+    """`focus-dilution --text FILE` is `focus-dilution-text --set text=FILE`."""
+    if text is None:
+        return study, keys
+    if study not in ("focus-dilution", "focus-dilution-text"):
+        raise InputError("text", f"{text} with {study}; only focus-dilution trains on a text")
+    if "text" in keys:
+        raise InputError("text", f"{text}, and --set text={keys['text']}; keep one of the two")
+    return "focus-dilution-text", {**keys, "text": str(text)}
+
+
 def _refuse_unfinished(path: Path) -> None:
     """A run that was interrupted is worth more than the space it takes: ask."""
     from attnflow.runs import open_run
@@ -337,7 +353,9 @@ def _headline(config: Any) -> str:
     from attnflow.studies import config as configs
 
     values = configs.as_dict(config)
-    first = [k for k in ("pi", "lam", "dim", "init_scale", "until", "mode", "seed") if k in values]
+    shown = ["text", "pi", "lam", "vocabulary", "dim", "init_scale", "until", "steps"]
+    shown += ["mode", "seed"]
+    first = [k for k in shown if k in values]
     return "  ".join(f"{k}={_short(values[k])}" for k in first)
 
 

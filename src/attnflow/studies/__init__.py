@@ -43,6 +43,11 @@ _BUILT_IN = {
         "attnflow.studies.focus_dilution.config:Config",
         "attnflow.studies.focus_dilution.study:FocusDilution",
     ),
+    "focus-dilution-text": Entry(
+        "focus-dilution-text",
+        "attnflow.studies.focus_text.config:Config",
+        "attnflow.studies.focus_text.study:FocusDilutionText",
+    ),
 }
 _OWN: dict[str, type[Study]] = {}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import shlex
 import tomllib
 import types
 import typing
@@ -81,7 +82,7 @@ def as_arguments(config: Any, default: Any) -> str:
     for f in dataclasses.fields(config):
         value = getattr(config, f.name)
         if value != getattr(default, f.name):
-            words.append(f"--set {f.name}={_argument(value)}")
+            words.append(f"--set {f.name}={shlex.quote(_argument(value))}")
     return " ".join(words)
 
 
@@ -154,7 +155,7 @@ def _toml(value: Any) -> str:
 
 def _argument(value: Any) -> str:
     if isinstance(value, tuple) and value and isinstance(value[0], tuple):
-        return "'" + ";".join(_argument(row) for row in value) + "'"
+        return ";".join(_argument(row) for row in value)
     if isinstance(value, tuple):
         return ",".join(_argument(v) for v in value)
     return repr(value) if isinstance(value, float) else str(value)

@@ -57,6 +57,8 @@ class Signals:
     @property
     def second(self) -> Series:
         """The second singular value of W0 over the first."""
+        if self.embedding.shape[1] < 2:  # width one
+            return np.zeros_like(self.t)
         return self.embedding[:, 1] / self.embedding[:, 0]
 
     @classmethod

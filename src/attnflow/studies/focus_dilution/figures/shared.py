@@ -38,7 +38,7 @@ def heat(axes: Axes, values: np.ndarray, *, numbers: bool, cmap: str = "cividis"
         if numbers and np.isfinite(value):
             shade = "black" if value > 0.6 else "white"
             axes.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=SMALL,
-                      color=shade)  # fmt: skip
+                      color=shade, in_layout=False)  # fmt: skip
     step = 1 + (max(values.shape) - 1) // 8
     axes.set_xticks(range(0, values.shape[1], step))
     axes.set_yticks(range(0, values.shape[0], step))
