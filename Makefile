@@ -9,7 +9,7 @@ demo: .venv/.demo  ## run the main job on built-in data and name the report to o
 	$(BIN)/attnflow run focus-dilution --overwrite
 
 test: .venv/.dev chromium lint  ## everything that CI checks
-	$(BIN)/python -m pytest -n 2 -q
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q  # two workers already fill two cores
 
 lint: .venv/.dev
 	$(BIN)/ruff check .

@@ -32,6 +32,9 @@ Flag = tyro.conf.FlagCreatePairsOff[bool]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit status."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    # Before NumPy loads: on matrices of this size a threaded BLAS waits for its threads, and on a
+    # busy machine fifty times longer than it computes. Whoever sets the variable is heeded.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if arguments in (["--version"], ["-V"]):
         print(f"attnflow {__version__}")
         return 0

@@ -349,7 +349,10 @@ def _finish(
     outcome: Outcome, folder: RunFolder | None, claims: bool, report: bool, say: Said
 ) -> Outcome:
     """Stages, saddles, claims and report of a solved run."""
-    say("stages", " · ".join(f"{s.name} {s.time:.4g}" for s in outcome.stages) or "no separation")
+    for cycle in sorted({s.cycle for s in outcome.stages}) or [1]:
+        found = [s for s in outcome.stages if s.cycle == cycle]
+        words = " · ".join(f"{s.name} {s.time:.4g}" for s in found) or "no separation"
+        say("stages" if cycle == 1 else f"cycle {cycle}", words)
     waits = " · ".join(f"{p.loss:.5f} ({p.enter:.4g} to {p.leave:.4g})" for p in outcome.plateaus)
     say("plateaus", waits or "none")
     if outcome.saddles is None:
