@@ -30,16 +30,20 @@ if TYPE_CHECKING:
         Mark,
         Momentum,
         Observable,
+        Phase,
         Solution,
         Status,
         descend,
         gaussian,
         integrate,
+        integrate_gated,
         quadratic_invariants,
+        staged,
     )
     from attnflow.linearise import (
         continue_branch,
         critical_point,
+        lyapunov_schmidt,
         saddle_ledger,
         spectrum,
     )
@@ -47,17 +51,18 @@ if TYPE_CHECKING:
     from attnflow.runs import Run, compare, list_runs, open_run
     from attnflow.studies import register
     from attnflow.studies.study import Study
-    from attnflow.tasks import MarkovChain
+    from attnflow.tasks import MarkovChain, MixtureClassification
     from attnflow.walk import Outcome, check, ensemble, run
 
 # On first use, so that `import attnflow` and `attnflow --help` load neither JAX nor SciPy.
 _HOME = {
     **dict.fromkeys(
         ("Adam", "Every", "Flow", "GradientDescent", "Linear", "Log", "Mark", "Momentum",
-         "Observable", "Solution", "Status", "descend", "gaussian", "integrate",
-         "quadratic_invariants"), "attnflow.flows"),
+         "Observable", "Phase", "Solution", "Status", "descend", "gaussian", "integrate",
+         "integrate_gated", "quadratic_invariants", "staged"), "attnflow.flows"),
     **dict.fromkeys(
-        ("continue_branch", "critical_point", "saddle_ledger", "spectrum"), "attnflow.linearise"),
+        ("continue_branch", "critical_point", "lyapunov_schmidt", "saddle_ledger", "spectrum"),
+        "attnflow.linearise"),
     **dict.fromkeys(
         ("GramFlow", "ManifoldFlow", "OrbitFlow", "gram", "verify"), "attnflow.reduce"),
     **dict.fromkeys(("descent_series", "series"), "attnflow.expand"),
@@ -67,6 +72,7 @@ _HOME = {
     "register": "attnflow.studies",
     "Study": "attnflow.studies.study",
     "MarkovChain": "attnflow.tasks",
+    "MixtureClassification": "attnflow.tasks",
 }  # fmt: skip
 _ROOMS = (
     "claims", "expand", "flows", "linearise", "models", "observe", "reduce", "report", "runs",
@@ -74,13 +80,13 @@ _ROOMS = (
 )  # fmt: skip
 
 __all__ = [
-    "Adam", "Every", "Flow", "GradientDescent", "GramFlow", "InputError", "Ledger", "Linear",
-    "Log", "ManifoldFlow", "Mark", "MarkovChain", "Momentum", "Observable", "OrbitFlow",
-    "Outcome", "Run", "Solution", "Status", "Study", "Verdict", "check", "claim", "claims",
-    "compare", "continue_branch", "critical_point", "descend", "descent_series", "ensemble",
-    "gaussian", "gram", "integrate", "list_runs", "models", "observe", "open_run",
-    "quadratic_invariants", "register", "run", "saddle_ledger", "series", "spectrum", "tasks",
-    "verify",
+    "Adam", "Every", "Flow", "GradientDescent", "GramFlow", "InputError", "Ledger", "Linear", "Log",
+    "ManifoldFlow", "Mark", "MarkovChain", "MixtureClassification", "Momentum", "Observable",
+    "OrbitFlow", "Outcome", "Phase", "Run", "Solution", "Status", "Study", "Verdict", "check",
+    "claim", "claims", "compare", "continue_branch", "critical_point", "descend", "descent_series",
+    "ensemble", "gaussian", "gram", "integrate", "integrate_gated", "list_runs", "lyapunov_schmidt",
+    "models", "observe", "open_run", "quadratic_invariants", "register", "run", "saddle_ledger",
+    "series", "spectrum", "staged", "tasks", "verify",
 ]  # fmt: skip
 
 

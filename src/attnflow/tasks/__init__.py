@@ -3,10 +3,13 @@
 from attnflow.tasks.contexts import Contexts
 from attnflow.tasks.laws import chain_of, exponential_law, perturbed_law, two_group_law
 from attnflow.tasks.markov import MarkovChain
+from attnflow.tasks.mixture import MixtureClassification, MixturePopulation
 
 __all__ = [
     "Contexts",
     "MarkovChain",
+    "MixtureClassification",
+    "MixturePopulation",
     "chain_of",
     "exponential_law",
     "perturbed_law",

@@ -1,0 +1,240 @@
+"""Infinite width with every group alike: ten numbers for any number of groups and any length."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, final
+
+import numpy as np
+
+from attnflow._errors import InputError, positive
+from attnflow.flows.flow import Flow
+from attnflow.flows.gates import GatedFlow
+from attnflow.flows.layout import Params
+from attnflow.models.two_head import Tables, checked_bias, checked_parts, gate_names, namespace
+from attnflow.reduce.reduction import Reduction
+from attnflow.tasks.mixture import MixturePopulation
+
+BLOCKS = {"neurons": ("w",), "attention": ("S_sum", "S_diff")}
+MIRROR = np.array([[1.0, -1.0], [-1.0, 1.0]])  # the minus head's scores are J S J, J = diag(1, -1)
+
+
+@final
+class SymmetricFlow(Reduction):
+    """The infinite-width flow on symmetric parameters, from one sample per orbit.
+
+    A state is `{"w": (gamma, a), "S_sum": 2 x 2, "S_diff": 2 x 2}`: `w_+ = gamma sum c + a sum v`
+    and each block of `S_+` (rows key c, v; columns query c, v) has one number on its diagonal
+    and one off it, `S_sum = diagonal + (K-1) off`, `S_diff = diagonal - off`. The minus head is
+    the mirror image: v -> -v. These are the two sectors of a matrix that commutes with all
+    relabellings, so `A = (omega^4 + S S^T)^(1/2)` and `S' = M B + A M` hold in each of them by
+    2 x 2 matrices; the sectors meet only in M.
+
+    `population` is `MixtureClassification(K, L).orbits`, restricted or reweighted at will; the
+    cost does not grow with K. The full flow that it reduces is `score_flow`.
+    """
+
+    def __init__(
+        self, population: MixturePopulation, omega: float, bias: float = 0.5,
+        frozen: tuple[str, ...] = (),
+    ):  # fmt: skip
+        if not population.representatives:
+            raise InputError(
+                "population", "a list of all samples; the symmetric flow takes one sample per "
+                "orbit (MixtureClassification(K, L).orbits)"
+            )  # fmt: skip
+        self.population, self.groups = population, population.groups
+        self.omega, self.bias = positive("omega", omega), checked_bias(bias)
+        self.tables = _tables(population)
+        self.flow = Flow(
+            self.loss_of,
+            velocity=self._velocity,
+            rates={block: 0.0 for part in checked_parts(frozen) for block in BLOCKS[part]},
+            host=True,
+            name="two-head classifier, symmetric",
+        )
+        self.gated = GatedFlow(
+            lambda state, gates, out=None: self._velocity(
+                state, out, gates.reshape(2, len(population))
+            ),
+            gates=lambda state: self.gate_values(state).reshape(-1),
+            names=gate_names(population),
+            plain=self.flow,
+            scale=self.omega**2,
+        )
+        """The same with the ReLU gates as marks, for `integrate_gated` and `staged`."""
+
+    @property
+    def start(self) -> Params:
+        """Algorithm 1 at infinite width: all ten numbers are 0."""
+        return {"w": np.zeros(2), "S_sum": np.zeros((2, 2)), "S_diff": np.zeros((2, 2))}
+
+    def atol(self, rtol: float) -> float:
+        """The absolute tolerance that resolves scores of size omega^2."""
+        return rtol * self.omega**2
+
+    def loss_of(self, state: Params) -> Any:
+        """L, traceable."""
+        return self.tables.loss(state["w"], self._scores(state), self.bias)
+
+    def group_losses(self, state: Params) -> Any:
+        """The loss given d, for each value of d in increasing order."""
+        return self.tables.group_losses(state["w"], self._scores(state), self.bias)
+
+    def gate_values(self, state: Params) -> Any:
+        """H + b of each head on each representative (label +1)."""
+        return self.tables.gate_values(state["w"], self._scores(state), self.bias)
+
+    def attention(self, state: Params) -> Any:
+        """p[head, sample, key, query] of the representatives."""
+        return self.tables.attention(self._scores(state))
+
+    def predictions(self, state: Params) -> Any:
+        """f of the representatives (label +1)."""
+        return self.tables.predictions(state["w"], self._scores(state), self.bias)
+
+    def project(self, theta: Params, near: Params | None = None) -> Params:
+        """The ten numbers of `{"w": head x D, "S": head x D x D}`: averages over the orbits."""
+        K, w = self.groups, np.asarray(theta["w"], dtype=np.float64)
+        S = np.asarray(theta["S"], dtype=np.float64)
+        if w.shape != (2, 2 * K) or S.shape != (2, 2 * K, 2 * K):
+            raise InputError("theta", f"w {w.shape}, S {S.shape}; heads x {2 * K} (x {2 * K})")
+        gamma, a = w[:, :K].mean(), (w[0, K:] - w[1, K:]).mean() / 2
+        blocks = S.reshape(2, 2, K, 2, K).transpose(0, 1, 3, 2, 4)  # head, key, query, K, K
+        mean = (blocks[0] + MIRROR[..., None, None] * blocks[1]) / 2
+        trace, total = np.trace(mean, axis1=2, axis2=3), mean.sum(axis=(2, 3))
+        diagonal, off = trace / K, (total - trace) / (K * (K - 1))
+        return {
+            "w": np.array([gamma, a]),
+            "S_sum": diagonal + (K - 1) * off,
+            "S_diff": diagonal - off,
+        }
+
+    def lift(self, state: Params) -> Params:
+        """`{"w": head x D, "S": head x D x D}` with these ten numbers; traceable."""
+        xp, K = namespace(state["w"]), self.groups
+        w = state["w"]
+        neurons = xp.stack([xp.repeat(w, K), xp.repeat(w * np.array([1.0, -1.0]), K)])
+        total, diff = state["S_sum"], state["S_diff"]
+        plus = xp.kron(diff, xp.eye(K)) + xp.kron((total - diff) / K, xp.ones((K, K)))
+        flip = np.repeat([1.0, -1.0], K)
+        return {"w": neurons, "S": xp.stack([plus, flip[:, None] * plus * flip[None, :]])}
+
+    def distance(self, theta: Params, near: Params | None = None) -> float:
+        """How far (w, S) is from symmetric, relative to its norm."""
+        back = self.lift(self.project(theta))
+        off = sum(np.sum((np.asarray(theta[n]) - back[n]) ** 2) for n in ("w", "S"))
+        size = sum(np.sum(np.asarray(theta[n]) ** 2) for n in ("w", "S"))
+        return float(np.sqrt(off / size)) if size > 0 else 0.0
+
+    def sample(self, rng: np.random.Generator, like: Params) -> Params:
+        """A random state of order one."""
+        shapes = {"w": 2, "S_sum": (2, 2), "S_diff": (2, 2)}
+        return {name: rng.standard_normal(shape) for name, shape in shapes.items()}
+
+    def self_scores(self, state: Params) -> dict[str, Any]:
+        """A and B in both sectors, 2 x 2 each."""
+        pairs = {"sum": state["S_sum"], "diff": state["S_diff"]}
+        roots = {name: self._roots(S) for name, S in pairs.items()}
+        return {f"{k}_{n}": roots[n][i] for n in pairs for i, k in enumerate("AB")}
+
+    def trace(
+        self, until: float, start: Params | None = None, *,
+        stop: Callable[[Params], Any] | None = None, times: Any = None, rtol: float = 1e-10,
+    ) -> tuple[np.ndarray, Params]:  # fmt: skip
+        """Times and states of a solve in NumPy alone: nothing is compiled, so scans are cheap.
+
+        Ends where `stop(state)` reaches 0; the last entry is the end. Gates are not located: an
+        explicit method steps over them within its tolerance, but would stall where they slide.
+        """
+        from scipy.integrate import solve_ivp
+
+        system = self.bind(state := self.start if start is None else start)
+        layout, out = system.layout, np.empty(system.size)
+
+        def rhs(t: float, y: np.ndarray) -> np.ndarray:
+            system.rhs(y, out)
+            return out.copy()
+
+        events = None
+        if stop is not None:
+            events = lambda t, y: float(stop(layout.unflatten(y)))  # noqa: E731
+            events.terminal = True  # type: ignore[attr-defined]
+        found = solve_ivp(
+            rhs, (0.0, positive("until", until)), layout.flatten(state), method="DOP853",
+            t_eval=times, events=events, rtol=rtol, atol=self.atol(rtol), dense_output=False,
+        )  # fmt: skip
+        t, y = found.t, found.y.T
+        if found.status == 1:  # t_eval may leave out where it stopped
+            t = np.append(t[t < found.t_events[0][0]], found.t_events[0][0])
+            y = np.concatenate([y[: len(t) - 1], found.y_events[0]])
+        blocks = {b.name: y[:, b.start : b.stop].reshape(-1, *b.shape) for b in layout.blocks}
+        return t, blocks
+
+    def score(self, state: Params, key: str, query: str, same: bool = True) -> Any:
+        """A score of the plus head, such as `c_1' S v_1`: `score(state, "c", "v")`.
+
+        `same` says whether key and query belong to the same group.
+        """
+        at = "cv".index(key), "cv".index(query)
+        off = (state["S_sum"][..., *at] - state["S_diff"][..., *at]) / self.groups
+        return state["S_diff"][..., *at] + off if same else off
+
+    def _scores(self, state: Params) -> Any:
+        """The eight numbers the tables look up: four on the diagonals, then four off them."""
+        xp, K = namespace(state["w"]), self.groups
+        off = (state["S_sum"] - state["S_diff"]) / K
+        return xp.stack([state["S_diff"] + off, off]).reshape(-1)
+
+    def _velocity(self, state: Params, out: Params | None = None, gates: Any = None) -> Params:
+        K = self.groups
+        dw, m = self.tables.forces(state["w"], self._scores(state), self.bias, gates)
+        # A diagonal number stands for K entries in each head, an off-diagonal one for K(K-1).
+        m = m.reshape(2, 2, 2) / (2 * K)
+        diagonal, off = m[0], m[1] / (K - 1)
+        moved = {"w": dw / (2 * K)}
+        for name, M in (("S_sum", diagonal + (K - 1) * off), ("S_diff", diagonal - off)):
+            A, B = self._roots(state[name])
+            moved[name] = M @ B + A @ M
+        if out is None:
+            return moved
+        for name, value in moved.items():
+            out[name][:] = value
+        return out
+
+    def _roots(self, S: Any) -> tuple[Any, Any]:
+        """Square roots of 2 x 2 matrices in closed form: (X + r I) / sqrt(tr X + 2 r), r^2 = det X.
+
+        The determinant is that of `omega^4 I + S S^T`, written as a sum of squares.
+        """
+        xp, w2 = namespace(S), self.omega**2
+        det = S[0, 0] * S[1, 1] - S[0, 1] * S[1, 0]
+        square = (S * S).sum()
+        r = xp.sqrt(w2**4 + w2**2 * square + det * det)
+        scale = xp.sqrt(2 * w2**2 + square + 2 * r)
+        diagonal = (w2**2 + r) * np.eye(2)
+        return (S @ S.T + diagonal) / scale, (S.T @ S + diagonal) / scale
+
+
+@functools.lru_cache(maxsize=64)
+def _tables(population: MixturePopulation) -> Tables:
+    K, token, sign = population.groups, population.token, population.sign
+    kind, group = token // K, token % K  # 0 for c, 1 for v
+    other = (group[:, :, None] != group[:, None, :]) * 4
+    pair = other + 2 * kind[:, :, None] + kind[:, None, :]
+    mirror = np.where(kind == 1, -1.0, 1.0)
+    value_sign = np.stack([sign, sign * mirror])
+    return Tables(
+        np.stack([kind, kind]), value_sign, np.stack([pair, pair]),
+        value_sign[:, :, :, None] * value_sign[:, :, None, :], (2, 8),
+        population.label, population.weight, population.agreement,
+    )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=64)
+def symmetric_flow(
+    population: MixturePopulation, omega: float, bias: float = 0.5, frozen: tuple[str, ...] = ()
+) -> SymmetricFlow:
+    """`SymmetricFlow`, made once for equal arguments, so that compiled functions are shared."""
+    return SymmetricFlow(population, omega, bias, frozen)

@@ -1,0 +1,237 @@
+"""The two-head classifier: closed form against autodiff, and every reduction against the full."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attnflow import InputError, verify
+from attnflow.flows import (
+    Every,
+    GradientDescent,
+    Linear,
+    Mark,
+    Phase,
+    descend,
+    integrate,
+    staged,
+)
+from attnflow.models.two_head import TwoHeadClassifier, gated_weight_flow, tables, weight_flow
+from attnflow.models.two_head_gram import (
+    gram_flow,
+    head_scores,
+    infinite_width_start,
+    score_start,
+)
+from attnflow.models.two_head_reduced import SymmetricFlow, symmetric_flow
+from attnflow.tasks import MixtureClassification
+from tolerances import IDENTITY, OPTAX_LOOP
+
+
+def by_definition(theta, X, y):
+    """log(1 + exp(-y f)) of one sample, written as eq. (1) is."""
+
+    def head(w, WK, WQ):
+        scores = X @ WK.T @ WQ @ X.T  # key x query
+        return jnp.sum(w @ X.T @ jax.nn.softmax(scores, axis=0))
+
+    H = [head(theta.w[i], theta.WK[i], theta.WQ[i]) + theta.bias for i in range(2)]
+    return jax.nn.softplus(-y * (jax.nn.relu(H[0]) - jax.nn.relu(H[1])))
+
+
+@pytest.mark.parametrize(("K", "L"), [(2, 3), (3, 4), (4, 3)])
+def test_the_velocity_is_minus_the_gradient_of_the_definition(K, L, float64):
+    population = MixtureClassification(K, L).population
+    X, y, q = (jnp.asarray(a) for a in (population.inputs, population.label, population.weight))
+    gradient = jax.jit(
+        jax.value_and_grad(lambda th: q @ jax.vmap(by_definition, (None, 0, 0))(th, X, y))
+    )
+    seen = set()
+    for seed in range(3):
+        theta = TwoHeadClassifier.gaussian(K, 5, 1.5, neurons=0.7, seed=seed)
+        loss, g = gradient(theta)
+        flow = weight_flow(population)
+        assert flow.loss(theta) == pytest.approx(float(loss), abs=IDENTITY)
+        v = flow.velocity(theta)
+        for name in ("w", "WK", "WQ"):
+            assert np.abs(getattr(v, name) + np.asarray(getattr(g, name))).max() < IDENTITY
+            assert np.abs(getattr(v, name)).max() > 1e-3
+        gates = tables(population).gate_values(theta.w, theta.scores, theta.bias) > 0
+        seen |= set(gates.ravel().tolist())
+    assert seen == {True, False}
+
+
+def test_the_printed_line_of_the_minus_neurons_is_wrong():
+    # Appendix B.1 prints the attention of the plus head in the gradient of w_-.
+    population = MixtureClassification(2, 3).population
+    theta = TwoHeadClassifier.gaussian(2, 5, 2.0, neurons=0.7, seed=0)
+    t = tables(population)
+    S = theta.scores
+    right = weight_flow(population).velocity(theta).w[1]
+    # Gates and g of the true model, attention of the plus head in both.
+    H = t.gate_values(theta.w, S, 0.5)
+    f = np.maximum(H[0], 0) - np.maximum(H[1], 0)
+    a = (
+        population.weight
+        * population.label
+        / (1 + np.exp(population.label * f))
+        * -1.0
+        * (H[1] > 0)
+    )
+    for head, expected in ((1, 0.0), (0, 0.01)):
+        p = t.attention(S)[head].sum(axis=2)
+        printed = np.einsum("n,nh,nhi->i", a, p, population.inputs)
+        gap = np.abs(printed - right).max()
+        assert gap < IDENTITY if expected == 0 else gap > expected
+
+
+def test_losses_by_agreement_and_restriction():
+    population = MixtureClassification(3, 4).population
+    theta = TwoHeadClassifier.gaussian(3, 6, 1.0, neurons=0.5, seed=4)
+    given = tables(population).group_losses(theta.w, theta.scores, theta.bias)
+    for d, loss in zip(population.agreements, given, strict=True):
+        restricted = weight_flow(population.restricted(agreement=d))
+        assert restricted.loss(theta) == pytest.approx(loss, abs=IDENTITY)
+
+
+def test_algorithm_one_starts_at_its_scale():
+    theta = TwoHeadClassifier.gaussian(2, 4000, 0.3, seed=1)
+    assert not theta.w.any()
+    for gram in (theta.key_scores, theta.query_scores):
+        assert np.abs(gram - 0.09 * np.eye(4)).max() < 5 * 0.09 / np.sqrt(4000)
+    assert np.abs(theta.scores).max() < 5 * 0.09 / np.sqrt(4000)
+
+
+@pytest.mark.parametrize(("K", "L"), [(2, 3), (3, 4)])
+def test_gram_descent_is_weight_descent(K, L):
+    population = MixtureClassification(K, L).population
+    theta = TwoHeadClassifier.gaussian(K, 7, 1.0, neurons=0.3, seed=3)
+    gram = gram_flow(population)
+    reduced = gram.descend(gram.project(theta), 0.1, 300, save=Linear(2)).final
+    full = descend(weight_flow(population), theta, 30.0, GradientDescent(0.1), save=Linear(2))
+    expected = gram.project(full.final)
+    for head in ("plus", "minus"):
+        gap = reduced["gram"][head].matrix - expected["gram"][head].matrix
+        assert np.abs(gap).max() < OPTAX_LOOP
+    assert np.abs(reduced["rest"]["w"] - expected["rest"]["w"]).max() < OPTAX_LOOP
+    # Euler steps of the Gram flow are not it.
+    euler = descend(gram, gram.project(theta), 30.0, GradientDescent(0.1), save=Linear(2)).final
+    assert np.abs(euler["rest"]["w"] - expected["rest"]["w"]).max() > 1e-6
+
+
+def test_gram_flow_is_the_weight_flow():
+    # b = 3: no gate switches before t = 8, so both solves are smooth.
+    population = MixtureClassification(2, 3).population
+    theta = TwoHeadClassifier.gaussian(2, 10, 1.0, bias=3.0, neurons=0.2, seed=3)
+    found = verify(weight_flow(population), gram_flow(population, 3.0), theta, 8.0, rtol=1e-10)
+    assert found.agrees
+    assert max(found.absolute) < 1e-8
+
+
+def test_the_balance_is_conserved_by_the_flow_and_not_by_descent():
+    population = MixtureClassification(2, 3).population
+    theta = TwoHeadClassifier.gaussian(2, 6, 0.1, seed=0)
+    flow = weight_flow(population)
+    assert integrate(flow, theta, 150.0, rtol=1e-9).drift < 1e-10
+    assert descend(flow, theta, 150.0, GradientDescent(0.1), save=Linear(2)).drift > 1e-6
+
+
+@pytest.mark.parametrize(
+    ("omega", "duration"),
+    [(0.3, 58.3405), (0.1, 90.1759), (0.03, 125.0680), (0.01, 156.9302), (0.003, 191.8593),
+     (0.001, 223.7354)],
+)  # fmt: skip
+def test_duration_of_the_attention_stage(omega, duration):
+    orbits = MixtureClassification(2, 3).orbits
+    _, first = symmetric_flow(orbits, omega, 0.5, ("attention",)).trace(20.0, rtol=1e-11)
+    stage = symmetric_flow(orbits.restricted(agreement=-1), omega, 0.5, ("neurons",))
+    begin = {**stage.start, "w": first["w"][-1]}
+    t, states = stage.trace(400.0, begin, stop=lambda z: stage.score(z, "c", "v") - 1.0)
+    assert t[-1] == pytest.approx(duration, abs=1e-4)
+    assert stage.score(states, "c", "v")[-1] == pytest.approx(1.0, abs=1e-10)
+    assert np.array_equal(states["w"][-1], first["w"][-1])
+
+
+def test_algorithm_one_as_a_schedule():
+    orbits = MixtureClassification(2, 3).orbits
+    all_samples = symmetric_flow(orbits, 0.1)
+    conflicting = symmetric_flow(orbits.restricted(agreement=-1), 0.1)
+    attention = ("S_sum", "S_diff")
+    phases = [
+        Phase("neurons", all_samples.gated, 20.0, frozen=attention),
+        Phase("attention", conflicting.gated, 400.0, frozen=("w",),
+              stop=Mark(lambda z: conflicting.score(z, "c", "v"), level=1.0)),
+        Phase("convergence", all_samples.gated, 50.0, frozen=attention),
+    ]  # fmt: skip
+    solution = staged(phases, all_samples.start, rtol=1e-10)
+    duration = solution.first("attention") - solution.first("neurons")
+    assert duration == pytest.approx(90.1759, abs=1e-4)
+    switches = [e for e in solution.events if e.name == "minus c1 +v1 +v2"]
+    assert [e.direction for e in switches] == [-1, 1]  # shut in stage 1, open again in stage 3
+    assert switches[1].time - solution.first("attention") == pytest.approx(34.5, abs=0.1)
+
+
+def test_joint_descent_at_infinite_width():
+    population = MixtureClassification(2, 3).population
+    t = tables(population)
+
+    def losses(state):
+        return t.group_losses(state["rest"]["w"], head_scores(state), 0.5)
+
+    start = infinite_width_start(2, 0.1)
+    run = gram_flow(population).descend(start, 0.1, 1200, save=Every(1), observe={"loss_d": losses})
+    below = run.trajectory["loss_d"].values[:, 0] <= np.log(2) / 2
+    # 1090 where every tenth step is looked at.
+    assert 1080 < int(np.argmax(below)) <= 1090
+
+
+def test_frozen_parts_stand_still():
+    population = MixtureClassification(2, 3).population
+    theta = TwoHeadClassifier.gaussian(2, 6, 1.0, neurons=0.5, seed=2)
+    for part, blocks in (("attention", {"WK", "WQ"}), ("neurons", {"w"})):
+        v = weight_flow(population, (part,)).velocity(theta)
+        still = {name for name in ("w", "WK", "WQ") if not np.asarray(getattr(v, name)).any()}
+        assert still == blocks
+        gram = gram_flow(population, 0.5, (part,))
+        moved = gram.velocity(gram.project(theta))
+        assert bool(moved["rest"]["w"].any()) == (part == "attention")
+        assert bool(moved["gram"]["plus"].matrix.any()) == (part == "neurons")
+
+
+def test_the_gated_weight_flow_is_the_weight_flow():
+    population = MixtureClassification(2, 3).population
+    theta = TwoHeadClassifier.gaussian(2, 6, 0.3, seed=2)
+    located = gated_weight_flow(population).integrate(theta, 10.0, rtol=1e-10, atol=1e-12)
+    smooth = integrate(weight_flow(population), theta, 10.0, rtol=1e-10, atol=1e-12)
+    assert len(located.events) >= 4
+    for name in ("w", "WK", "WQ"):
+        gap = getattr(located.final, name) - getattr(smooth.final, name)
+        assert np.abs(gap).max() < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (lambda: TwoHeadClassifier.gaussian(1, 4, 0.1), "groups"),
+        (lambda: TwoHeadClassifier.gaussian(2, 0, 0.1), "dim"),
+        (lambda: TwoHeadClassifier.gaussian(2, 4, 0.0), "omega"),
+        (lambda: TwoHeadClassifier.gaussian(2, 4, 0.1, bias=0.0), "bias"),
+        (lambda: TwoHeadClassifier.gaussian(2, 4, 0.1, neurons=-1.0), "neurons"),
+        (lambda: weight_flow(MixtureClassification().orbits), "population"),
+        (lambda: weight_flow(MixtureClassification().population, ("keys",)), "frozen"),
+        (lambda: gram_flow(MixtureClassification().population, -0.5), "bias"),
+        (lambda: infinite_width_start(2, -1.0), "omega"),
+        (lambda: infinite_width_start(2, 1.0, neurons=np.zeros(4)), "neurons"),
+        (lambda: SymmetricFlow(MixtureClassification().population, 0.1), "population"),
+        (lambda: SymmetricFlow(MixtureClassification().orbits, 0.1, bias=0), "bias"),
+        (lambda: symmetric_flow(MixtureClassification(3, 3).orbits, 0.1).project(score_start(2)),
+         "theta"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_sentence(make, field):
+    with pytest.raises(InputError) as caught:
+        make()
+    assert caught.value.field == field
+    assert "\n" not in str(caught.value)
