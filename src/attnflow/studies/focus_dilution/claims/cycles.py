@@ -18,6 +18,7 @@ from attnflow.claims import (
 )
 from attnflow.studies.focus_dilution import timeline
 from attnflow.studies.focus_dilution.claims.common import STUDY, inside
+from attnflow.tasks.laws import CHAINS, chain_of
 from attnflow.tasks.markov import MarkovChain
 
 
@@ -136,6 +137,39 @@ def predicted_times(study) -> Measurement:
                  note=", ".join(f"{n} {p:.4g} for {m:.4g}" for n, p, m in
                                 zip(names, predicted, measured, strict=True))
                  + "; the control is a start ten times smaller")  # fmt: skip
+
+
+def drawn_law(study) -> Regime:
+    c = study.config
+    spread = float(np.ptp(study.chain.pi))
+    inside = not c.transition and spread > 0.1 and 0.5 <= c.lam <= 0.9 and study.chain.tokens <= 5
+    return Regime(inside, "a law pi with lam from 0.5 to 0.9, so that it has four chains")
+
+
+@claim("Sec 4.1 (four chains)", part="experiment", regime=drawn_law, expected=inside(drawn_law),
+       study=STUDY)  # fmt: skip
+def four_chains(study) -> Measurement:
+    """Chains with one stationary law pass the same stages: the law sets where the embedding
+    condenses, the chain how fast attention grows.
+
+    The paper does not print its four matrices; ours are `tasks.laws.CHAINS`, on the rank-one flow.
+    """
+    c = study.config
+    names = ("condensation", "focus", "dilution")
+    gaps, rates, escapes = [], [], []
+    for kind in CHAINS:
+        told = timeline.predict(chain_of(kind, c.pi, c.lam), c.dim, c.scale)
+        times = [told.times.get(n, np.nan) for n in names]
+        gaps += np.diff(times).tolist()
+        rates.append(told.rates["focus"])
+        escapes.append(told.rates["condensation"])
+    return every(
+        order=positive(gaps, control=np.negative(gaps)),
+        escape=equal(escapes[0], escapes, rtol=1e-12, control=rates[0]),
+        differ=at_least(float(np.ptp(rates)) / max(rates), 0.01,
+                        control=float(np.ptp(escapes)) / max(escapes),
+                        note="c = " + ", ".join(f"{r:.4g}" for r in rates)),
+    )  # fmt: skip
 
 
 @claim("Sec 4.1 (the pattern repeats)", part="experiment", regime=twice, expected=inside(twice),

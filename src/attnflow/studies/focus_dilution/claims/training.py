@@ -18,6 +18,7 @@ from attnflow.claims import (
     at_least,
     at_most,
     claim,
+    corrected,
     equal,
     every,
     negative,
@@ -35,17 +36,16 @@ from attnflow.tasks.markov import MarkovChain
 DIM, RATE, SEQUENCES, INPUTS = 256, 1.5e-4, 100_000, 19
 STEPS, EVERY = 700, 20
 
-PAPER_LAWS = ((0.75, 0.19, 0.05, 0.01), (8 / 15, 4 / 15, 2 / 15, 1 / 15))
-"""The law of Section 4.1 and that of Appendix E (d = 4); the paper uses both names for one run."""
+PAPER_LAW = (0.75, 0.19, 0.05, 0.01)
+"""The law of Section 4.1. With that of Appendix E, (8, 4, 2, 1)/15, the stages follow in the same
+order, but less clearly: token 1 does not retract."""
 
 
 def paper_law(study) -> Regime:
     chain = study.chain
-    known = any(
-        len(law) == chain.tokens and np.allclose(law, chain.pi, atol=1e-6) for law in PAPER_LAWS
-    )
-    right = known and chain.lam is not None and abs(chain.lam - 0.8) < 1e-9
-    return Regime(right, "the law is one of the paper's two and lam = 0.8")
+    known = chain.tokens == 4 and np.allclose(PAPER_LAW, chain.pi, atol=1e-6)
+    right = bool(known) and chain.lam is not None and abs(chain.lam - 0.8) < 1e-9
+    return Regime(right, "the law is that of Section 4.1 and lam = 0.8")
 
 
 @dataclass(frozen=True)
@@ -136,6 +136,41 @@ def the_sample_is_small(study) -> Measurement:
     100,000 sequences are fewer than 5,000 rows with the same loss."""
     table = drawn(study.chain, SEQUENCES, INPUTS, "uniform", 0)
     return at_most(table.rows, 5000, control=SEQUENCES, note=f"{table.rows:,} rows")
+
+
+@claim("App E (law)", part="constant", study=STUDY, expected="holds-corrected")
+def normalised_by_its_sum(study) -> Measurement:
+    """The law of Appendix E is (1/2, 1/4, ..., 1/2^d) divided by its sum."""
+    d = study.chain.tokens
+    weights = 0.5 ** np.arange(1, d + 1)
+    return corrected(
+        printed=equal(1.0, float((weights / np.linalg.norm(weights)).sum()), rtol=1e-12),
+        right=equal(1.0, float((weights / weights.sum()).sum()), rtol=1e-12),
+        correction=Correction(
+            printed="pi = pi_0 / ||pi_0||, with ||.|| the Euclidean norm of Section 2.1",
+            corrected="pi = pi_0 / |pi_0|_1",
+            cause="extraction-or-typo",
+            snippet="""
+                import numpy as np
+                pi0 = 0.5 ** np.arange(1, 5)
+                print("sums:", (pi0 / np.linalg.norm(pi0)).sum(), (pi0 / pi0.sum()).sum())
+                assert abs((pi0 / np.linalg.norm(pi0)).sum() - 1) > 0.1
+                assert np.allclose(pi0 / pi0.sum(), np.array([8, 4, 2, 1]) / 15)
+            """,
+        ),
+    )
+
+
+@claim("Fig 2D (1)", part="experiment", regime=paper_law, expected=inside(paper_law), study=STUDY)
+def entropy_of_attention(study) -> Measurement:
+    """The entropy of every query's attention falls while attention focuses on token 0."""
+    run = appendix_e(study.chain)
+    p = np.maximum(run.proxy, 1e-300)
+    entropy = -(p * np.log(p)).sum(axis=2)
+    early, late = run.at(80), run.focus
+    return at_most(entropy[late] / entropy[0], 0.5, control=entropy[early] / entropy[0],
+                   note=f"step {run.steps[late]} over the start; the control is step "
+                   f"{run.steps[early]}")  # fmt: skip
 
 
 @claim("Sec 4.1 (stage I, outer layers)", part="experiment", regime=paper_law, study=STUDY,

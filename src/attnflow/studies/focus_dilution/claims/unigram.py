@@ -25,6 +25,7 @@ from attnflow.studies.focus_dilution import theory
 from attnflow.studies.focus_dilution.claims.common import (
     DIM,
     STUDY,
+    autodiff_gradients,
     distinct,
     flat,
     grows,
@@ -308,6 +309,35 @@ def outer_system(study) -> Measurement:
             """,
         ),
     )
+
+
+@claim("eq 61", part="proof-step", regime=two_groups, expected=inside(two_groups), study=STUDY)
+def gradient_on_the_ray(study) -> Measurement:
+    """Where every prediction is pi, dL/dM = -pi sum_i pi_i (P_i - pi)^T = 0, as pi P = pi."""
+    chain = theory.two_group(study.chain)
+    point = _ray(chain, theory.ray_constant(chain))
+    GM, _ = one_layer.token_gradients(np.asarray(point.readout), np.asarray(point.score), chain)
+    formula = -np.outer(chain.pi, chain.pi @ (chain.transition - chain.pi))
+    moved = -np.outer(chain.pi, np.roll(chain.pi, 1) @ (chain.transition - chain.pi))
+    return every(
+        formula=equal(formula, GM, atol=1e-15, rtol=0.0, control=moved),
+        zero=at_most(np.abs(GM).max(), 1e-15, control=np.abs(moved).max()),
+    )
+
+
+@claim("eq 72", part="proof-step", regime=nonuniform, expected=inside(nonuniform), study=STUDY)
+def attention_system_by_gradients(study) -> Measurement:
+    """Delta WQ' = -W0^T GP W0 Delta WK and Delta WK' = -W0^T GP^T W0 Delta WQ."""
+    chain = study.chain
+    J, outer = at_unigram(chain)
+    point, move = theory.unigram_point(chain, DIM), OneLayerAttention.gaussian(2, DIM, 1.0, 6)
+    _, GP = autodiff_gradients(point, chain)
+    W0 = np.asarray(point.W0)
+    system = lambda G: np.concatenate([  # noqa: E731
+        np.ravel(-W0.T @ G @ W0 @ move.WK), np.ravel(-W0.T @ G.T @ W0 @ move.WQ)
+    ])  # fmt: skip
+    measured = J[outer:, outer:] @ np.concatenate([np.ravel(move.WQ), np.ravel(move.WK)])
+    return equal(system(GP), measured, rtol=1e-11, atol=1e-15, control=system(-GP))
 
 
 @claim("eq 78", regime=nonuniform, expected=inside(nonuniform), study=STUDY)
