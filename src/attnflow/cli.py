@@ -356,9 +356,9 @@ def _headline(config: Any) -> str:
     from attnflow.studies import config as configs
 
     values = configs.as_dict(config)
-    shown = ["text", "pi", "lam", "vocabulary", "dim", "init_scale", "until", "steps"]
-    shown += ["mode", "seed"]
-    first = [k for k in shown if k in values]
+    shown = ["text", "pi", "lam", "vocabulary", "groups", "length", "bias", "omega", "dim"]
+    shown += ["init_scale", "until", "steps", "mode", "seed"]
+    first = [k for k in shown if k in values and (k, values[k]) != ("until", 0.0)]
     return "  ".join(f"{k}={_short(values[k])}" for k in first)
 
 

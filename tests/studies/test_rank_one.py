@@ -15,6 +15,7 @@ from attnflow.flows import integrate
 from attnflow.models import one_layer
 from attnflow.models.one_layer import OneLayerAttention, population_flow
 from attnflow.studies.focus_dilution import rank_one, theory
+from attnflow.studies.focus_dilution.claims import dilution
 from attnflow.studies.focus_dilution.claims import rank_one as claims
 from attnflow.studies.focus_dilution.config import Config
 from attnflow.studies.focus_dilution.rank_one import TwoGroup
@@ -149,7 +150,7 @@ def test_the_entry_state_is_critical_and_the_mode_has_its_closed_form(system: Tw
     rate = theory.focus_rate(system.chain)
     if rate < 1e-5:
         return  # the eigenvector of a rate near rounding is rounding
-    values, vectors = np.linalg.eig(claims.linearised(system)[1])
+    values, vectors = np.linalg.eig(dilution.linearised(system)[1])
     assert np.real(values).max() == pytest.approx(2 * rate, rel=1e-8)
     v = np.real(vectors[:, np.argmax(np.real(values))])
     assert system.redistribution() == pytest.approx((v[0] / v[4], v[1] / v[4]), rel=1e-5, abs=1e-9)
@@ -208,7 +209,8 @@ def test_bad_input_is_refused_in_one_sentence() -> None:
 @cache
 def rows_of(config: Config) -> dict[str, Row]:
     study = FocusDilution(config)
-    mine = [c for c in vars(claims).values() if isinstance(c, Claim)]
+    both = [*vars(claims).values(), *vars(dilution).values()]
+    mine = [c for c in both if isinstance(c, Claim)]
     return {c.id: c.check(study) for c in mine}
 
 

@@ -48,6 +48,11 @@ _BUILT_IN = {
         "attnflow.studies.focus_text.config:Config",
         "attnflow.studies.focus_text.study:FocusDilutionText",
     ),
+    "two-mixture": Entry(
+        "two-mixture",
+        "attnflow.studies.two_mixture.config:Config",
+        "attnflow.studies.two_mixture.study:TwoMixture",
+    ),
 }
 _OWN: dict[str, type[Study]] = {}
 

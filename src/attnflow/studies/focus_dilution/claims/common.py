@@ -11,7 +11,6 @@ import numpy as np
 
 from attnflow._precision import float64
 from attnflow.claims import Regime
-from attnflow.models import one_layer
 from attnflow.models.one_layer import OneLayerAttention
 from attnflow.studies.focus_dilution import theory
 from attnflow.tasks.markov import MarkovChain
@@ -107,19 +106,25 @@ def jacobian(theta: OneLayerAttention, chain: MarkovChain) -> np.ndarray:
     ends = np.cumsum([int(np.prod(s)) for s in shapes])[:-1]
     y, h = flat(theta), 1e-150
 
-    def gradients(M: Any, Phi: Any) -> tuple[Any, Any]:
-        A = _softmax(Phi + np.log(chain.pi))
+    def velocity(y: np.ndarray) -> np.ndarray:
+        """Eq. (4) and (5) for complex numbers, which the model itself does not take."""
+        W0, W1, WQ, WK = (b.reshape(s) for b, s in zip(np.split(y, ends), shapes, strict=True))
+        queries, keys, M = W0 @ WQ, W0 @ WK, W0 @ W1
+        A = _softmax(queries @ keys.T + np.log(chain.pi))
         R = chain.pi[:, None] * (chain.transition - _softmax(A @ M))
         spread = A * (R @ M.T)
-        return -(A.T @ R), A * spread.sum(axis=1, keepdims=True) - spread
+        GM, GP = -(A.T @ R), A * spread.sum(axis=1, keepdims=True) - spread
+        moved = (
+            -GM @ W1.T - GP @ keys @ WQ.T - GP.T @ queries @ WK.T,
+            -W0.T @ GM, -W0.T @ GP @ keys, -W0.T @ GP.T @ queries,
+        )  # fmt: skip
+        return np.concatenate([np.ravel(w) for w in moved])
 
     columns = []
     for k in range(len(y)):
         z = y.astype(complex)
         z[k] += 1j * h
-        blocks = [b.reshape(s) for b, s in zip(np.split(z, ends), shapes, strict=True)]
-        moved = one_layer.move(OneLayerAttention(*blocks), gradients)  # type: ignore[arg-type]
-        columns.append(np.imag(flat(moved)) / h)
+        columns.append(np.imag(velocity(z)) / h)
     return np.stack(columns, axis=1)
 
 

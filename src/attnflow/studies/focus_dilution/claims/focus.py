@@ -94,7 +94,7 @@ def queries_and_keys_align(study) -> Measurement:
         found.append(abs(cosine(w, np.outer(a, right))))
     both = abs(cosine(a @ theta.WQ, a @ theta.WK))
     before = abs(cosine(start.WQ, np.outer(a, a @ start.WQ)))
-    words = "where |WQ| has grown from 4e-6 to 0.05; the control is the start"
+    words = "where |WQ| has grown from 4e-6 to 0.01; the control is the start"
     return at_least([*found, both], 0.999, control=[before] * 3, note=words)
 
 
@@ -151,9 +151,9 @@ def focused_start(chain: MarkovChain) -> tuple[OneLayerAttention, np.ndarray]:
 
 @lru_cache(maxsize=32)
 def focused(chain: MarkovChain) -> tuple[OneLayerAttention, np.ndarray]:
-    """Where attention has grown to 0.05 out of the unigram point, and the direction a."""
+    """Where attention has grown to 0.01 out of the unigram point, and the direction a."""
     start, a = focused_start(chain)
     amplitude = np.linalg.norm(a @ (np.asarray(start.WQ) + np.asarray(start.WK))) / 2
-    until = float(np.log(0.05 / amplitude) / theory.focus_rate(chain))
+    until = float(np.log(0.01 / amplitude) / theory.focus_rate(chain))
     solved = integrate(population_flow(chain), start, until=until, rtol=1e-8, progress=False)
     return solved.final, a

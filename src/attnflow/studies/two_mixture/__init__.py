@@ -1,0 +1,1 @@
+"""Transformers provably learn two-mixture of linear classification via gradient flow."""

@@ -1,0 +1,348 @@
+"""What the claims share: their study, regimes, the run of stage 2, and exact derivatives.
+
+Statements of the paper are about K = 2, L = 3 and infinite width (Def. 5.1). They are measured
+there, with the config's bias, omega, T1 and stop of stage 2.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.integrate import solve_ivp
+
+from attnflow.claims import Control, Measurement, Regime, Strength, Verdict, fit_line
+from attnflow.models.two_head_reduced import symmetric_flow
+from attnflow.studies.two_mixture import theory
+from attnflow.tasks.mixture import MixtureClassification, MixturePopulation
+
+STUDY = "two-mixture"
+
+SMALL = 0.5
+"""The constant C of Condition 1, `omega < C < 1`: the paper does not give one."""
+
+TALL = 5.0
+"""The largest bias: the paper wants a small one, and stage 1.1 lasts e^{2b}/2."""
+
+MODERATE = 1.5
+"""Stops of stage 2 up to which "scores bounded by a constant C" (Lemmas E.1 to E.5) is taken."""
+
+LATER = 1.2
+"""What T1 is over T0.5 at least, so that the group signals have been learnt."""
+
+OMEGAS = (0.1, 0.03, 0.01, 0.003, 0.001)
+"""Scales over which orders in omega are fitted."""
+
+GRID = 96
+"""Times of stage 2 at which signs and ratios are looked at."""
+
+C1, C2, V1, V2 = range(4)
+"""Coordinates at K = 2."""
+
+TWO = MixtureClassification(2, 3)
+
+
+# --- Regimes.
+
+
+def condition_one(study) -> Regime:
+    """Condition 1: omega below a constant C < 1; the dimension is infinite."""
+    w = study.config.omega
+    return Regime(0 < w < SMALL, f"Condition 1: omega = {w:.4g} < {SMALL:g}, m = inf (Def. 5.1)")
+
+
+def two_mixtures(study) -> Regime:
+    """K = 2, L = 3, b > 0 at infinite width, the setting of Sections 4 and 5."""
+    c = study.config
+    inside = c.groups == 2 and c.length == 3 and 0 < c.bias <= TALL
+    words = f"K = {c.groups} (2), L = {c.length} (3), 0 < b = {c.bias:.4g} <= {TALL:g}, m = inf"
+    return Regime(inside, words)
+
+
+def three_tokens(study) -> Regime:
+    """L = 3 and b > 0 with any number of groups."""
+    c = study.config
+    words = f"L = {c.length} (3), 0 < b = {c.bias:.4g} <= {TALL:g}, any K (K = {c.groups})"
+    return Regime(c.length == 3 and 0 < c.bias <= TALL, words)
+
+
+def past_gates(study) -> Regime:
+    """The same, with b small enough that T1 lies beyond T0.5."""
+    return _after_gates(study, two_mixtures(study))
+
+
+def three_tokens_past_gates(study) -> Regime:
+    """The same for any number of groups, with times in units of K/2."""
+    return _after_gates(study, three_tokens(study))
+
+
+def _after_gates(study, base: Regime) -> Regime:
+    if not base.inside:
+        return base
+    t1, gate = study.config.t1, theory.gate_time(study.config.bias)
+    words = f"{base.sentence}; T1 = {t1:.4g} is well after T0.5 = {gate:.4g}"
+    return Regime(t1 > LATER * gate, words)
+
+
+def staged(study) -> Regime:
+    """Stage 2 under Condition 1, ended while scores are bounded by a constant.
+
+    How small omega has to be depends on the neurons: above some 4 gamma/a the asymmetry of the
+    classification signals outgrows the scores of the groups (a claim of `stage_two`).
+    """
+    base, c = past_gates(study), study.config
+    if not base.inside:
+        return base
+    gamma, a = (float(x) for x in theory.neurons(c.t1, c.bias))
+    most = min(SMALL, 2 * gamma / a)
+    scale = max(c.omega, OMEGAS[0])  # orders are fitted from OMEGAS[0] down
+    words = (
+        f"{base.sentence}; Condition 1: omega <= {scale:.4g} < C = min({SMALL:g}, 2 gamma/a) = "
+        f"{most:.4g}; scores up to {c.score_stop:.3g} <= {MODERATE:g}"
+    )
+    return Regime(c.omega > 0 and scale < most and c.score_stop <= MODERATE, words)
+
+
+def inside(regime: Callable[[Any], Regime], verdict: str = "holds") -> Callable[[Any], str]:
+    """What to expect of a claim: its verdict inside the regime, `out-of-regime` outside."""
+    return lambda study: verdict if regime(study).inside else "out-of-regime"
+
+
+def said(regime: Callable[[Any], Regime], verdict: str = "holds") -> dict[str, Any]:
+    """`regime`, `expected` and `study` of a claim."""
+    return {"regime": regime, "expected": inside(regime, verdict), "study": STUDY}
+
+
+# --- Stage 2, solved on the ten variables.
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """Stage 2 at K = 2: scores and self-scores of the plus head at times after T1.
+
+    Matrices are `[time, key, query]` in the coordinates c1, c2, v1, v2.
+    """
+
+    gamma: float
+    a: float
+    bias: float
+    omega: float
+    stop: float
+    length: float
+    """T2 - T1."""
+    times: np.ndarray
+    S: np.ndarray
+    A: np.ndarray
+    B: np.ndarray
+    M: np.ndarray
+
+    @property
+    def w(self) -> np.ndarray:
+        """w of both heads."""
+        return neurons_of(self.gamma, self.a)
+
+    @functools.cached_property
+    def rates(self) -> dict[str, np.ndarray]:
+        """S', A', B' of Appendix B.2."""
+        M, Mt, S, St = self.M, turned(self.M), self.S, turned(self.S)
+        return {
+            "S": M @ self.B + self.A @ M,
+            "A": M @ St + S @ Mt,
+            "B": Mt @ S + St @ M,
+        }
+
+    @functools.cached_property
+    def attention(self) -> np.ndarray:
+        """p[time, head, sample, key, query] at the samples of `TWO.population`."""
+        return forward(self.w, both_heads(self.S), TWO.population, self.bias)[0]
+
+    def p(self, sample: str, query: int, key: int, head: int = 0) -> np.ndarray:
+        """p over time; tokens by position (0: c, 1: own v, 2: other v)."""
+        return self.attention[:, head, SAMPLES.index(sample), key, query]
+
+
+def turned(X: np.ndarray) -> np.ndarray:
+    return np.swapaxes(X, -1, -2)
+
+
+def neurons_of(gamma: float, a: float) -> np.ndarray:
+    """w of both heads at K = 2 (Lemma C.4)."""
+    return np.array([[gamma, gamma, a, a], [gamma, gamma, -a, -a]])
+
+
+def both_heads(S: np.ndarray) -> np.ndarray:
+    """The minus head's scores are the mirror image v -> -v (Lemma C.4)."""
+    return np.stack([S, MIRROR * S], axis=-3)
+
+
+@functools.lru_cache(maxsize=64)
+def stage_two(
+    gamma: float, a: float, bias: float, omega: float, stop: float, groups: int = 2
+) -> tuple[float, Any, Any]:
+    """T2 - T1 with the dense solution and the flow: attention on the conflicting samples."""
+    reduced = symmetric_flow(
+        MixtureClassification(groups, 3).orbits.restricted(agreement=-1), omega, bias, ("neurons",)
+    )
+    start = dict(reduced.start, w=np.array([gamma, a]))
+    system = reduced.flow.bind(start)
+    at = _places(system)
+    weight = np.array([1 / groups, (groups - 1) / groups])  # c_k . S v_k from its two sectors
+
+    def rhs(t: float, y: np.ndarray) -> np.ndarray:
+        out = np.empty_like(y)
+        system.rhs(y, out)
+        return out
+
+    def reached(t: float, y: np.ndarray) -> float:
+        return float(weight @ y[at]) - stop
+
+    reached.terminal = True  # type: ignore[attr-defined]
+    latest = 4 * theory.attention_time(gamma, omega, groups, stop) + 1000 * groups
+    y0 = system.layout.flatten(start)
+    found = solve_ivp(rhs, (0.0, latest), y0, method="DOP853", rtol=1e-9, atol=1e-9 * omega**2,
+                      events=reached, dense_output=True)  # fmt: skip
+    return float(found.t[-1]), found.sol, system
+
+
+def _places(system: Any) -> np.ndarray:
+    """Where the flat vector holds `S_sum[c, v]` and `S_diff[c, v]`."""
+    empty = np.arange(system.size, dtype=np.float64)
+    tree = system.layout.unflatten(empty)
+    return np.array([tree["S_sum"][0, 1], tree["S_diff"][0, 1]], dtype=int)
+
+
+@functools.lru_cache(maxsize=64)
+def run_at(bias: float, omega: float, t1: float, stop: float) -> Run:
+    """Stage 2 from the closed form of stage 1."""
+    gamma, a = (float(x) for x in theory.neurons(t1, bias))
+    length, dense, system = stage_two(gamma, a, bias, omega, stop)
+    times = np.linspace(0.0, length, GRID)
+    trees = [system.layout.unflatten(y) for y in dense(times).T]
+    total, diff = (np.stack([tree[name] for tree in trees]) for name in ("S_sum", "S_diff"))
+    S = lifted(total, diff)
+    A, B = (lifted(*pair) for pair in zip(roots(total, omega), roots(diff, omega), strict=True))
+    M = force(neurons_of(gamma, a), both_heads(S), CONFLICTING, bias)[1][:, 0]
+    return Run(gamma, a, bias, omega, stop, length, times, S, A, B, M)
+
+
+def lifted(total: np.ndarray, diff: np.ndarray) -> np.ndarray:
+    """4 x 4 matrices from their two sectors (K = 2)."""
+    equal, other = (total + diff) / 2, (total - diff) / 2
+    return np.kron(equal, np.eye(2)) + np.kron(other, 1 - np.eye(2))
+
+
+def roots(S: np.ndarray, omega: float) -> tuple[np.ndarray, np.ndarray]:
+    """A and B of a sector: `(omega^4 + S S^T)^(1/2)` and `(omega^4 + S^T S)^(1/2)`, 2 x 2."""
+    square, det = (S * S).sum(axis=(1, 2)), np.linalg.det(S)
+    r = np.sqrt(omega**8 + omega**4 * square + det**2)
+    scale = np.sqrt(2 * omega**4 + square + 2 * r)[:, None, None]
+    diagonal = (omega**4 + r)[:, None, None] * np.eye(2)
+    return (S @ turned(S) + diagonal) / scale, (turned(S) @ S + diagonal) / scale
+
+
+def run(study) -> Run:
+    """Stage 2 with the config's numbers."""
+    c = study.config
+    return run_at(float(c.bias), float(c.omega), float(c.t1), float(c.score_stop))
+
+
+def runs(study, omegas: Sequence[float] = OMEGAS) -> list[Run]:
+    """Stage 2 over scales of the start, the rest as in the config."""
+    c = study.config
+    return [run_at(float(c.bias), w, float(c.t1), float(c.score_stop)) for w in omegas]
+
+
+# --- The model from its inputs alone, and exact derivatives.
+
+
+CONFLICTING = TWO.population.restricted(agreement=-1)
+SAMPLES = TWO.population.names()
+MIRROR = np.kron(np.array([[1.0, -1.0], [-1.0, 1.0]]), np.ones((2, 2)))
+SIGNS = np.array([[1.0], [-1.0]])
+
+
+def forward(w: Any, S: Any, population: MixturePopulation, bias: float) -> tuple[Any, Any, Any]:
+    """p[..., head, sample, key, query], H[..., head, sample] and f, written out from eq. (1).
+
+    Analytic in w and S where no gate switches, so that complex steps differentiate it.
+    """
+    X = population.inputs  # sample position coordinate
+    z = np.einsum("nka,...hab,nqb->...hnkq", X, S, X, optimize=True)
+    e = np.exp(z - np.real(z).max(axis=-2, keepdims=True))
+    p = e / e.sum(axis=-2, keepdims=True)
+    H = np.einsum("ha,nka,...hnkq->...hn", w, X, p, optimize=True)
+    on = np.real(H) + bias > 0
+    f = (SIGNS * on * (H + bias)).sum(axis=-2)
+    return p, H, f
+
+
+def force(
+    w: Any, S: Any, population: MixturePopulation, bias: float, uniform: bool = False
+) -> tuple[Any, Any]:
+    """`-dL/dw[..., head, a]` and `M = -dL/dS[..., head, a, b]`, the sums of Appendix B.1.
+
+    `uniform` puts 1/L in place of p, as the proof of Lemma E.4 does; g stays what it is.
+    """
+    X = population.inputs
+    p, H, f = forward(w, S, population, bias)
+    g = 1 / (1 + np.exp(population.label * f))
+    on = np.real(H) + bias > 0
+    c = SIGNS * on * (population.weight * population.label * g)[..., None, :]
+    if uniform:
+        p = np.full_like(p, 1 / population.length)
+    values = np.einsum("ha,nka->hnk", w, X)
+    spread = values[..., None] - np.einsum("hnk,...hnkq->...hnq", values, p)[..., None, :]
+    dw = np.einsum("...hn,...hnkq,nka->...ha", c, p, X, optimize=True)
+    M = np.einsum("...hn,...hnkq,nka,nqb->...hab", c, p * spread, X, X, optimize=True)
+    return dw, M
+
+
+def loss(w: Any, S: Any, population: MixturePopulation, bias: float) -> Any:
+    """E log(1 + exp(-y f))."""
+    f = forward(w, S, population, bias)[2]
+    return (population.weight * np.log1p(np.exp(-population.label * f))).sum()
+
+
+def derivative(function: Callable[[Any], Any], x: np.ndarray) -> np.ndarray:
+    """The gradient of a real-analytic scalar function, exact by complex steps."""
+    out, h = np.empty(x.shape), 1e-150
+    for k in np.ndindex(x.shape):
+        z = x.astype(complex)
+        z[k] += 1j * h
+        out[k] = np.imag(function(z)) / h
+    return out
+
+
+# --- Orders.
+
+
+def order_at_most(
+    x: Any, y: Any, power: float, *, tol: float = 0.1, control_y: Any, note: str = ""
+) -> Measurement:
+    """`y = O(x^power)` for x -> 0: the fitted exponent of y is at least `power - tol`.
+
+    At best `consistent`. `control_y` is a quantity whose exponent is too small.
+    """
+    xs, ys = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    line = fit_line(np.log(xs), np.log(ys))
+    other = fit_line(np.log(xs), np.log(np.asarray(control_y, dtype=float)))
+    good, flipped = line.slope >= power - tol, other.slope >= power - tol
+    ratio = ys / xs**power
+    words = (
+        f"exponent {line.slope:.4f} ± {line.stderr:.2g} (at least {power:g}) over {xs.min():.3g} to"
+        f" {xs.max():.3g} ({len(xs)} points); largest constant {ratio.max():.4g}"
+    )
+    return Measurement(
+        verdict=Verdict.CONSISTENT if good else Verdict.FAILS,
+        sentence=f"{words}. {note}" if note else words,
+        predicted=float(power),
+        measured=line.slope,
+        tolerance=tol,
+        error=max(0.0, power - line.slope),
+        strength=Strength.FIT,
+        control=Control(flipped is not good, f"exponent {other.slope:.4f}", power, other.slope),
+        evidence={"slope": line.slope, "stderr": line.stderr, "constant": float(ratio.max())},
+    )

@@ -1,0 +1,129 @@
+"""The stages of a joint run: neurons 1.1 and 1.2, attention, convergence.
+
+The loss falls at the rate `|grad_w L|^2 + |grad_att L|^2`, so that each moment belongs to what
+lowers the loss: attention has its stage while its share q exceeds one half. Stage 1.2 begins
+where the first gate shuts. Nothing is tuned: one half is the majority.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import xarray as xr
+from jaxtyping import Bool, Float
+
+from attnflow.observe.stages import Stage
+from attnflow.studies.two_mixture.observables import share
+
+MAJORITY = 0.5
+"""Attention's stage is where it does more than half of the work."""
+
+NAMES = ("neurons 1.1", "neurons 1.2", "attention", "convergence")
+
+Series = Float[np.ndarray, "time"]
+
+
+def find(data: xr.Dataset) -> list[Stage]:
+    """The stages that were seen, in the order of time."""
+    return scheduled(data) if "phase" in data else joint(data)
+
+
+def joint(data: xr.Dataset) -> list[Stage]:
+    """By the attention's share of the loss decrease."""
+    t = data["time"].values
+    q = share({n: data[n].values for n in ("neuron_power", "attention_power")})
+    found = [Stage(NAMES[0], float(t[0]), 1, "all gates are on, the neurons align with v")]
+    shut = first_shut(data)
+    begin, end = longest(q > MAJORITY)
+    if shut is not None and (begin is None or shut[0] < t[begin]):
+        found.append(Stage(NAMES[1], shut[0], 1, f"gate {shut[1]} shuts"))
+    if begin is None or end is None:
+        return found
+    peak = float(q[begin : end + 1].max())
+    clear = float(np.clip((peak - MAJORITY) / (1 - MAJORITY), 0, 1))
+    words = f"attention does {peak:.0%} of the loss decrease at its peak"
+    found.append(Stage(NAMES[2], crossing(t, q, begin), 1, words, clear))
+    if end + 1 < len(t):
+        words = f"the neurons do more than half again, at loss {data['loss'].values[end]:.3g}"
+        found.append(Stage(NAMES[3], crossing(t, q, end + 1), 1, words, clear))
+    return found
+
+
+def scheduled(data: xr.Dataset) -> list[Stage]:
+    """Of a run of Algorithm 1: what it was told, and where the first gate shuts."""
+    t, phase = data["time"].values, data["phase"].values
+    found = [Stage(NAMES[0], float(t[0]), 1, "all gates are on, the neurons align with v")]
+    shut = first_shut(data.isel(time=phase == 0))
+    if shut is not None:
+        found.append(Stage(NAMES[1], shut[0], 1, f"gate {shut[1]} shuts"))
+    for k, name, words in ((1, NAMES[2], "T1"), (2, NAMES[3], "T2")):
+        if (phase >= k).any():
+            found.append(Stage(name, float(t[phase < k][-1]), 1, f"{words} of the schedule"))
+    return found
+
+
+def first_shut(data: xr.Dataset) -> tuple[float, str] | None:
+    """When the first gate goes off, and which one."""
+    off = [s for s in switches(data) if s["state"] == "off"]
+    return (off[0]["time"], off[0]["gate"]) if off else None
+
+
+def switches(data: xr.Dataset) -> list[dict]:
+    """Every change of a gate: its name, the time, and its new state (on, off, sliding).
+
+    A gated solve has a row at each switch, with the state before it, so that the time is exact;
+    that of a discrete run is that of the last row before the change.
+    """
+    if "gates" not in data:
+        return []
+    t, gates = data["time"].values, data["gates"].values
+    names = data["gate"].values.tolist()
+    level = np.where(gates <= 1e-9, 0, np.where(gates >= 1 - 1e-9, 2, 1))
+    words = {0: "off", 1: "sliding", 2: "on"}
+    found = []
+    for i, (old, new) in enumerate(pairwise(level)):
+        found += [
+            {"gate": names[k], "time": float(t[i]), "state": words[int(new[k])]}
+            for k in np.flatnonzero(old != new).tolist()
+        ]
+    return found
+
+
+def longest(holds: Bool[np.ndarray, "time"]) -> tuple[int | None, int | None]:
+    """The first and the last row of the longest run of rows where a condition holds."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], holds, [False]]).astype(int)))
+    if not len(edges):
+        return None, None
+    begins, ends = edges[::2], edges[1::2]
+    k = int(np.argmax(ends - begins))
+    return int(begins[k]), int(ends[k]) - 1
+
+
+def crossing(t: Series, q: Series, i: int) -> float:
+    """When q crosses the majority between rows i - 1 and i, linearly."""
+    if i == 0:
+        return float(t[0])
+    before, after = q[i - 1] - MAJORITY, q[i] - MAJORITY
+    if before * after > 0 or before == after:
+        return float(t[i])
+    return float(t[i - 1] + (t[i] - t[i - 1]) * before / (before - after))
+
+
+def first_fall(t: Series, y: Series, level: float) -> float | None:
+    """When a smooth series first falls to a level, on a monotone cubic through its rows."""
+    from scipy.interpolate import PchipInterpolator
+    from scipy.optimize import brentq
+
+    below = np.flatnonzero(y <= level)
+    if not len(below):
+        return None
+    i = int(below[0])
+    if i == 0:
+        return float(t[0])
+    lo = max(i - 3, 0)
+    hi = min(i + 3, len(t))
+    keep = np.concatenate([[True], np.diff(t[lo:hi]) > 0])
+    smooth = PchipInterpolator(t[lo:hi][keep], y[lo:hi][keep])
+    found = brentq(lambda x: float(smooth(x)) - level, t[i - 1], t[i])
+    return float(found)  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,336 @@
+"""The two-mixture study: its numbers, its modes, its stages, its figures and its bad input."""
+
+from __future__ import annotations
+
+import json
+import math
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tolerances
+from attnflow import walk
+from attnflow._errors import InputError
+from attnflow.claims import Ledger
+from attnflow.flows import integrate_gated
+from attnflow.models.two_head_gram import gram_flow, head_scores, infinite_width_start
+from attnflow.models.two_head_reduced import symmetric_flow
+from attnflow.studies import config as configs
+from attnflow.studies.two_mixture import algorithm, descent, observables, paths, stages, theory
+from attnflow.studies.two_mixture.config import Config
+from attnflow.studies.two_mixture.study import TwoMixture
+from attnflow.tasks.mixture import MixtureClassification
+
+TWO = MixtureClassification(2, 3)
+STUDY = "two-mixture"
+
+
+@cache
+def outcome(**keys) -> walk.Outcome:
+    return walk.run(STUDY, claims=False, progress=False, **keys)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forget():
+    yield
+    outcome.cache_clear()
+
+
+# --- The numbers of Algorithm 1 and of joint training.
+
+
+def test_the_three_stages_have_the_known_lengths():
+    found = outcome().summary
+    assert found["t05"] == pytest.approx(1.359140914, abs=1e-8)
+    assert found["gamma_t1"] == pytest.approx(0.3101696281, abs=1e-8)
+    assert found["a_t1"] == pytest.approx(0.8703392563, abs=1e-8)
+    assert found["stage2_duration"] == pytest.approx(90.1759, abs=1e-4)
+    assert set(found["stage3_time"]) == {"0.1", "0.03", "0.01", "0.003", "0.001"}
+    assert 1e-3 * found["stage3_time"]["0.001"] == pytest.approx(5.359, abs=1e-3)
+    assert json.loads(json.dumps(found)) == found
+
+
+@pytest.mark.parametrize(
+    ("omega", "length"),
+    [(0.3, 58.3405), (0.1, 90.1759), (0.03, 125.0680), (0.01, 156.9302), (0.003, 191.8593),
+     (0.001, 223.7354)],
+)  # fmt: skip
+def test_stage_two_lasts_as_long_as_it_should(omega, length):
+    run = algorithm.three_stages(TWO, omega, 0.5, 20.0, 1.0, (0.1,), 1e-9)
+    assert run.duration == pytest.approx(length, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("groups", "half"),
+    [(2, 108.0), (3, 197.8), (4, 286.8), (6, 464.2), (8, 641.5), (16, 1350.0)],
+)
+def test_conflicting_half_times_for_many_groups(groups, half):
+    run = paths.learning(groups, 0.1, 0.5)
+    assert run.marks["half -1"] == pytest.approx(half, rel=0.005)
+    assert run.marks["half 1"] == pytest.approx(0.574 * groups, rel=0.005)
+
+
+def test_descent_halves_the_conflicting_loss_at_step_1090_of_its_record():
+    found = outcome(mode="gd").summary
+    assert found["half_steps"] == {"-1": 1090, "1": 20}
+    assert found["half_times"]["-1"] == pytest.approx(108.64, abs=0.01)
+    last = outcome(mode="gd").trajectory.isel(time=-1)
+    assert float(last["loss"]) == pytest.approx(0.0054, abs=5e-5)
+    scores = last["score"].sel(head="plus")
+    assert float(scores.sel(key="c1", query="v1")) == pytest.approx(3.09, abs=0.01)
+    assert float(scores.sel(key="c1", query="v2")) == pytest.approx(-3.09, abs=0.01)
+    assert found["margin"] == pytest.approx(0.84, abs=0.005)
+
+
+def test_the_predictions_are_near_what_is_measured():
+    found = outcome().summary
+    told = found["predictions"]
+    assert told["t05"] == pytest.approx(found["t05"], rel=1e-8)
+    assert told["stage2_duration"] == pytest.approx(found["stage2_duration"], rel=0.05)
+    assert told["stage3_time_0.01"] == pytest.approx(found["stage3_time"]["0.01"], rel=0.05)
+    best = told["best_t1"]
+    assert all(
+        theory.total_time(best, 0.5, 0.1) <= theory.total_time(best * s, 0.5, 0.1)
+        for s in (0.8, 1.25)
+    )
+
+
+# --- One solve against another.
+
+
+def test_the_light_solver_is_the_general_one():
+    flow = symmetric_flow(TWO.orbits, 0.1, 0.5)
+    general = integrate_gated(flow.gated, flow.start, 150.0, rtol=1e-9, progress=False)
+    light = paths.joint(TWO, 0.1, 0.5, 150.0, rtol=1e-9)
+    np.testing.assert_allclose(
+        paths.pack(light.final), paths.pack(general.final), rtol=0, atol=1e-6
+    )
+    switched = [(e.name, e.direction > 0) for e in general.events]
+    assert [(s.gate, s.on) for s in light.switches] == switched
+    for event, switch in zip(general.events, light.switches, strict=True):
+        assert switch.time == pytest.approx(event.time, abs=1e-5)
+
+
+def test_the_schedule_of_the_general_solver_has_the_same_stages():
+    found, light = outcome(mode="staged").summary, outcome().summary
+    for name in ("t05", "gamma_t1", "a_t1", "stage2_duration"):
+        assert found[name] == pytest.approx(light[name], rel=1e-6)
+    for loss, time in light["stage3_time"].items():
+        assert found["stage3_time"][loss] == pytest.approx(time, rel=1e-4)
+    assert [s.name for s in outcome(mode="staged").stages] == list(stages.NAMES)
+    assert [g["state"] for g in found["gates"]] == ["off", "on"]
+
+
+def test_descent_in_the_sectors_is_descent_in_the_gram():
+    flow = symmetric_flow(TWO.orbits, 0.1, 0.5)
+    small = descent.descend(flow, 0.1, 600, every=600)
+    full = gram_flow(TWO.population, 0.5).descend(
+        infinite_width_start(2, 0.1), 0.1, 600, progress=False
+    )
+    lifted = flow.lift(small.states[-1])
+    np.testing.assert_allclose(lifted["S"], head_scores(full.final), atol=1e-13)
+    np.testing.assert_allclose(lifted["w"], full.final["rest"]["w"], atol=1e-13)
+
+
+@given(seed=st.integers(0, 10_000), groups=st.integers(2, 5), length=st.integers(3, 5))
+def test_the_powers_of_both_parts_are_the_fall_of_the_loss(seed, groups, length):
+    flow = symmetric_flow(MixtureClassification(groups, length).orbits, 0.7, 0.5)
+    state = flow.sample(np.random.default_rng(seed), flow.start)
+    v, h = flow._velocity(state), 1e-6
+    ahead, behind = (
+        float(flow.loss_of({n: state[n] + s * h * v[n] for n in state})) for s in (1, -1)
+    )
+    falls = -(ahead - behind) / (2 * h)
+    speed = max(1.0, sum(paths.powers(flow, state)))
+    assert sum(paths.powers(flow, state)) == pytest.approx(
+        falls, abs=tolerances.LOSS_DIFFERENCE * speed
+    )
+
+
+def test_features_of_stage_three_give_the_heights_of_the_gates():
+    flow = symmetric_flow(MixtureClassification(3, 4).orbits, 0.3, 0.5)
+    state = flow.sample(np.random.default_rng(1), flow.start)
+    heights = paths.features(flow, state) @ state["w"] + 0.5
+    np.testing.assert_allclose(heights, flow.gate_values(state), atol=tolerances.SUM_OF_MANY)
+
+
+def test_a_gate_that_slides_is_said_and_not_stepped_through():
+    flow = symmetric_flow(MixtureClassification(2, 5).orbits, 0.3, 0.5)
+    with pytest.raises(paths.Sliding, match=r"slides from t = 3\.098"):
+        paths.solve(flow, flow.start, 10.0)
+    _, rates, _ = paths.meeting(flow, 10.0)
+    assert rates[0] < 0 < rates[1]
+    three = symmetric_flow(TWO.orbits, 0.3, 0.5)
+    crossed = paths.meeting(three, 10.0)[1]
+    assert (crossed < 0).all()  # the gate shuts, and goes on falling while off
+
+
+# --- Modes and stages, on runs that did not set the rules.
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"dim": 32, "omega": 0.3, "until": 160.0, "seed": 3},
+        {"dim": 128, "omega": 0.2, "until": 180.0, "seed": 5},
+        {"dim": 48, "mode": "gd", "omega": 0.3, "until": 160.0, "lr": 0.05},
+        {"omega": 0.05},
+        {"groups": 3, "omega": 0.2},
+        {"bias": 0.25, "omega": 0.15},
+    ],
+    ids=str,
+)
+def test_the_attention_stage_holds_the_conflicting_half_time(keys):
+    found = outcome(**keys)
+    names = [s.name for s in found.stages]
+    assert names == list(stages.NAMES)
+    times = {s.name: s.time for s in found.stages}
+    half = found.summary["half_times"]
+    assert half["1"] < times["attention"] < half["-1"] < times["convergence"]
+    expected = theory.gate_time(found.config.bias, found.config.groups)
+    assert times["neurons 1.2"] == pytest.approx(expected, rel=0.3)  # descent: ten steps a row
+
+
+def test_a_run_that_is_too_short_has_no_attention_stage():
+    found = outcome(until=10.0)
+    assert [s.name for s in found.stages] == list(stages.NAMES[:2])
+    assert found.summary["half_times"]["-1"] is None
+
+
+def test_a_wide_model_is_near_the_infinite_one():
+    wide = outcome(dim=128, omega=0.2, until=180.0, seed=5).summary["half_times"]["-1"]
+    limit = outcome(omega=0.2, until=180.0).summary["half_times"]["-1"]
+    assert wide == pytest.approx(limit, rel=0.1)
+
+
+def test_a_run_on_disk_opens_as_it_was(tmp_path):
+    kept = walk.run(STUDY, until=140.0, out=tmp_path / "run", claims=False, report=False,
+                    progress=False)  # fmt: skip
+    again = walk.reopen(tmp_path / "run")
+    assert again.summary == kept.summary
+    assert [e.name for e in again.events] == [e.name for e in kept.events]
+    for name in kept.trajectory.data_vars:
+        np.testing.assert_array_equal(again.trajectory[name].values, kept.trajectory[name].values)
+
+
+# --- Claims and figures.
+
+
+SECTIONS = ("stage_three", "separability", "construction", "experiments", "sliding", "width")
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [{}, {"groups": 3, "length": 4}, {"bias": 2.0}, {"omega": 2.0},
+     {"score_stop": 3.0, "omega": 0.45}, {"score_stop": 0.3, "omega": 0.05, "bias": 0.8}],
+    ids=str,
+)  # fmt: skip
+def test_claims_come_out_as_expected_or_are_out_of_regime(keys):
+    study = walk.build(STUDY, keys)
+    mine = [c for c in study.claims() if c.measure.__module__.rpartition(".")[2] in SECTIONS]
+    ledger = Ledger.check(mine, study)
+    assert len(ledger.rows) > 40
+    assert not ledger.surprises, [row.id for row in ledger.surprises]
+
+
+def test_corrections_show_what_they_say():
+    study = walk.build(STUDY)
+    said = {}
+    for claim in study.claims():
+        if claim.measure.__module__.rpartition(".")[2] in SECTIONS:
+            correction = claim(study).correction
+            if correction is not None:
+                said[claim.id] = correction.run()
+    assert "is False" in said["Lemma H.1"]
+    assert "seed 12: loss 0.148, accuracy 1.0" in said["App A.2 (Fig 3)"]
+    assert "-1 printed 1.0 corrected -1.0" in said["Lemma 6.1"]
+    assert "omega^2 = 0.09 ; m omega^2 = 18" in said["Lemma G.1"]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [{}, {"mode": "staged"}, {"groups": 9, "until": 50.0},
+     {"dim": 8, "mode": "gd", "until": 20.0}],
+    ids=str,
+)  # fmt: skip
+def test_every_figure_draws_with_named_axes(keys):
+    found = outcome(**keys)
+    for name, function in found.figure_functions.items():
+        figure = function(found.trajectory, found.stages)
+        labels = [a.get_xlabel() for a in figure.axes] + [a.get_ylabel() for a in figure.axes]
+        assert any(labels), name
+        assert all("(" in label for label in labels if label), (name, labels)
+    wanted = {"losses", "neurons", "scores", "attention-maps", "share", "margin"}
+    assert wanted <= set(found.figure_functions)
+
+
+# --- Config and bad input.
+
+
+def test_the_width_is_a_number_or_infinite_in_every_spelling():
+    for given_ in ("inf", math.inf, "Inf"):
+        assert configs.build(Config, {"dim": given_}).dim == "inf"
+    assert configs.build(Config, {"dim": "64"}).dim == 64
+    for config in (Config(), Config(dim=64, mode="gd")):
+        import tomllib
+
+        assert configs.build(Config, tomllib.loads(configs.to_toml(config))) == config
+
+
+@pytest.mark.parametrize(
+    ("keys", "field", "words"),
+    [
+        ({"groups": 1}, "groups", "at least 2"),
+        ({"length": 2}, "length", "at least 3"),
+        ({"bias": 0.0}, "bias", "positive"),
+        ({"bias": -1.0}, "bias", "every gate is on only"),
+        ({"omega": 0.0}, "omega", "positive"),
+        ({"dim": 0}, "dim", "at least 1, or inf"),
+        ({"dim": 2.5}, "dim", "or inf"),
+        ({"dim": 10**6}, "dim", "inf"),
+        ({"lr": 0.0}, "lr", "positive"),
+        ({"until": -1.0}, "until", "at least 0"),
+        ({"mode": "gd", "until": 0.01}, "until", "one step"),
+        ({"rtol": 0.5}, "rtol", "below 0.1"),
+        ({"seed": -1}, "seed", "at least 0"),
+        ({"groups": 8, "length": 9, "dim": 16}, "length", "1,240,320 distinct samples"),
+        ({"groups": 8, "length": 9, "mode": "gd"}, "length", "orbit form"),
+        ({"mode": "adam"}, "mode", "joint"),
+        ({"dim": "wide"}, "dim", "inf"),
+    ],
+)
+def test_bad_input_is_one_sentence(keys, field, words):
+    with pytest.raises(InputError) as error:
+        configs.build(Config, keys)
+    assert error.value.field == field
+    assert words in error.value.sentence
+
+
+def test_a_long_enumeration_runs_in_the_orbit_form():
+    study = TwoMixture(Config(groups=8, length=7, until=5.0))
+    found = study.solve(progress=False)
+    assert found.status.complete
+    assert set(study.half_times(found.trajectory)) == {"-5", "-3", "-1", "1", "3", "5"}
+
+
+@given(
+    values=st.lists(st.floats(-1, 1), min_size=2, max_size=40), level=st.floats(-0.9, 0.9)
+)  # fmt: skip
+def test_the_first_fall_lies_where_the_series_crosses(values, level):
+    y, t = np.array(values), np.arange(len(values), dtype=float)
+    found = stages.first_fall(t, y, level)
+    below = np.flatnonzero(y <= level)
+    assert (found is None) == (len(below) == 0)
+    if found is not None:
+        assert max(below[0] - 1, 0) <= found <= below[0]
+
+
+def test_gate_switches_are_read_from_the_rows():
+    data = outcome().trajectory
+    found = stages.switches(data)
+    assert [s["state"] for s in found] == ["off", "on"]
+    assert all(s["gate"] == "minus c1 +v1 +v2" for s in found)
+    assert observables.chosen_samples(TWO.orbits).tolist() == [1, 0]
