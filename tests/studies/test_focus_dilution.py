@@ -169,6 +169,8 @@ def test_short_training_on_the_sample_of_appendix_e_shows_the_pattern() -> None:
     table = outcome.study.flow.loss(outcome.solution.final)
     assert weights[-1] == pytest.approx(table, abs=1e-12)
     assert groups[:, 3].max() > groups[0, 3] + 0.1
+    first = {s.name: s.time for s in outcome.stages if s.cycle == 1}
+    assert first["condensation"] < first["focus"] < first["dilution"] < first["new direction"]
 
 
 def test_minibatches_of_the_sample_are_unbiased() -> None:

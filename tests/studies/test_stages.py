@@ -83,6 +83,7 @@ def test_rules_hold_on_made_up_series():
         {
             "loss": ("time", 2 - 0.1 * t),
             "effective_rank": (("time", "matrix"), 1 + second[:, None]),
+            "stable_rank": (("time", "matrix"), 1 + second[:, None] ** 2),
             "singular_W0": (("time", "mode"), np.stack([np.ones_like(t), second], axis=1)),
             "singular_WQ": (("time", "query_mode"), query),
             "attention": (("time", "query", "key"), attention),

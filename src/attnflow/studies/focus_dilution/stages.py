@@ -19,9 +19,14 @@ from attnflow.observe.stages import Plateau, Stage, first_time
 
 Series = Float[np.ndarray, "time"]
 
+RANK_ONE = 0.05
+"""Condensed: the stable rank of W0 is within this of 1."""
+
 DIRECTION = 0.10
-"""A direction counts: its singular value of W0 over the first. Condensed is when only one does,
-and a new direction is one that counts after it did not."""
+"""New direction: the next singular value of W0 over the first."""
+
+GROWN = 3.0
+"""New direction: it has also grown by this factor since it was least."""
 
 FALLEN = 0.02
 """Condensed: the loss has fallen by this share (a start that happens to be rank one has not)."""
@@ -49,6 +54,7 @@ class Signals:
     t: Series
     loss: Series
     rank: Series
+    stable: Series
     embedding: Float[np.ndarray, "time mode"]
     query: Float[np.ndarray, "time mode"]
     attention: Float[np.ndarray, "time query key"]
@@ -67,6 +73,7 @@ class Signals:
             t=data["time"].values,
             loss=data["loss"].values,
             rank=data["effective_rank"].sel(matrix="W0").values,
+            stable=data["stable_rank"].sel(matrix="W0").values,
             embedding=data["singular_W0"].values,
             query=data["singular_WQ"].values,
             attention=data["attention"].values,
@@ -117,9 +124,9 @@ def _cycle(s: Signals, order: np.ndarray, pi: np.ndarray, cycle: int, since: flo
         return when
 
     if cycle == 1:
-        flat = DIRECTION / np.maximum(s.second, 1e-12)
+        flat = RANK_ONE / np.maximum(s.stable - 1, 1e-12)
         ratio = np.minimum(flat, (1 - s.loss / s.loss[0]) / FALLEN)
-        begun = add("condensation", ratio, since, "one direction of W0 carries all others tenfold")
+        begun = add("condensation", ratio, since, f"stable rank of W0 below {1 + RANK_ONE:g}")
     else:
         ratio = (s.rank - (cycle - 1)) / 0.5
         begun = add("condensation", ratio, since, f"effective rank of W0 above {cycle - 0.5:g}")
@@ -162,11 +169,12 @@ def _cycle(s: Signals, order: np.ndarray, pi: np.ndarray, cycle: int, since: flo
         f"embeddings of tokens {', '.join(map(str, who))} lost a fifth of their norm")  # fmt: skip
 
     if cycle < s.embedding.shape[1]:
-        ratio = s.embedding[:, cycle] / s.embedding[:, 0] / DIRECTION
-        # It must have been half the threshold before: a large start has all directions at once.
-        began = np.minimum.accumulate(np.where(later, ratio, np.inf)) < 0.5
+        share = s.embedding[:, cycle] / s.embedding[:, 0]
+        # It must have grown: a large start has all directions at once.
+        least = np.minimum.accumulate(np.where(later, share, np.inf))
+        ratio = np.where(later, share / np.maximum(DIRECTION, GROWN * least), 0.0)
         words = f"singular value {cycle + 1} of W0 above a tenth of the first"
-        add("new direction", np.where(began, ratio, 0.0), start, words)
+        add("new direction", ratio, start, words)
     if cycle == 1:
         _split(s, order, pi, start, add)
     return found

@@ -165,6 +165,7 @@ def _rank_one(chain: MarkovChain, dim: int, scale: float, a0: float) -> tuple[xr
             "speed": ("time", np.array(speed)),
             "force": ("time", np.array(force)),
             "effective_rank": (("time", "matrix"), np.ones((len(t), 1))),
+            "stable_rank": (("time", "matrix"), 1 + (seconds / sizes)[:, None] ** 2),
             "singular_W0": (("time", "mode"), np.stack([sizes, seconds], axis=1)),
             "singular_WQ": (("time", "query_mode"), query),
             "attention": (("time", "query", "key"), np.array(attention)),
