@@ -326,3 +326,13 @@ def test_a_slice_of_tinystories_focuses_on_frequent_tokens(tmp_path: Path) -> No
     assert run.trajectory["focus"].values.max() > 0.3
     assert run.loss < run.trajectory["loss"].values[0] - 0.5
     assert [s.name for s in run.stages][:2] == ["uniform", "focus"]
+
+
+def test_a_text_shorter_than_one_context_is_said_first(tmp_path) -> None:
+    from attnflow import InputError, walk
+
+    short = tmp_path / "short.txt"
+    short.write_text("Once upon")
+    with pytest.raises(InputError, match="shorter than one context of 20 tokens") as refused:
+        walk.run("focus-dilution-text", text=str(short), context=20, claims=False, progress=False)
+    assert refused.value.field == "text"

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float, Int, Int32
 
 from attnflow._errors import InputError
-from attnflow.corpus import Bigrams, Corpus, visible, window_frequency, windows
+from attnflow.corpus import Bigrams, Corpus, read_text, visible, window_frequency, windows
 from attnflow.corpus.tokenizing import END_OF_LINE, MARKS
 from attnflow.studies.focus_text.config import Config
 
@@ -67,6 +67,12 @@ def prepare(config: Config) -> Data:
     """Read, tokenise and count; refuses in one sentence a text that the config does not fit."""
     if not config.text:
         raise InputError("text", "none given; name a .txt or .txt.gz file with --set text=FILE")
+    size = len(read_text(config.text).content.encode())
+    if size <= config.context:  # said before a vocabulary is looked for in it
+        raise InputError(
+            "text", f"{os.path.basename(config.text)} has {size} bytes, shorter than one context "
+            f"of {config.context} tokens and its label"
+        )  # fmt: skip
     corpus = _corpus(config.text, os.stat(config.text).st_mtime_ns, config.tokenizer,
                      config.vocabulary)  # fmt: skip
     train, rest = corpus.split(HELD_OUT)
