@@ -19,13 +19,14 @@ def overview():
     data, chain = run.trajectory, run.study.chain
     t = data["time"].values
     figure, (top, low) = draw.new(2, 1, width=8.4, height=5.8)
-    draw.timeline(top, t, run.stages, label=False)
+    shown = [s for s in run.stages if s.name in MAIN and (s.cycle == 1 or s.name == MAIN[-1])]
+    draw.timeline(top, t, shown, label=False)
     draw.curve(top, t, data["loss"].values, 0, "population loss")
     top.axhline(chain.unigram_entropy, color=draw.GREY, lw=1.1, ls="--", label="unigram entropy")
     top.axhline(chain.floor, color=draw.GREY, lw=1.1, ls=":", label="entropy rate (floor)")
     top.set_ylabel("loss (nats)")
     top.legend(loc="lower left")
-    draw.timeline(low, t, run.stages, names=False)
+    draw.timeline(low, t, shown, names=False)
     lead = int(np.argmax(chain.pi))
     looks, _ = draw.tokens(chain.pi.tolist())
     for query, look in enumerate(looks):
@@ -33,6 +34,10 @@ def overview():
     low.set_ylabel(f"attention to token {lead}")
     low.legend(loc="lower left", title="query")
     return figure
+
+
+MAIN = ("condensation", "focus", "dilution", "new direction")
+"""The stages with a name in the picture: more would not fit."""
 
 
 def main() -> None:
