@@ -396,9 +396,10 @@ def _notes(changes: Sequence[str]) -> tuple[str, ...]:
 def _worked(outcome: Outcome) -> str:
     work = outcome.work
     evaluations = work.get("rhs", 0) + work.get("jvp", 0)
+    drift = f", drift {outcome.drift:.1e}" if outcome.drift == outcome.drift else ""
     return (
         f"{outcome.status}: {outcome.sentence} {evaluations:,.0f} evaluations, "
-        f"{work.get('seconds', 0):.2f} s, drift {outcome.drift:.1e}"
+        f"{work.get('seconds', 0):.2f} s{drift}"
     )
 
 
