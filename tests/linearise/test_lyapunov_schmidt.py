@@ -14,8 +14,8 @@ from scipy.stats import ortho_group
 
 import attnflow as af
 from attnflow._errors import InputError
+from attnflow.expand.jets import Jet
 from attnflow.linearise import LyapunovSchmidt, lyapunov_schmidt
-from attnflow.studies.focus_dilution.limit import Jet
 from strategies import answer, rubbish, seeds
 from tolerances import IDENTITY, SOLVED_LINEAR_SYSTEM
 

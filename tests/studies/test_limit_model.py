@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnflow._errors import InputError
+from attnflow.expand.jets import Jet
 from attnflow.models import OneLayerAttention, one_layer
 from attnflow.models.one_layer import population_flow
 from attnflow.studies.focus_dilution.limit import (
-    Jet,
     LimitModel,
     rank_one_weights,
     split_weights,

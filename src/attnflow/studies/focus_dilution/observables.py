@@ -12,6 +12,7 @@ from attnflow.models import one_layer
 from attnflow.models.one_layer import OneLayerAttention
 from attnflow.models.one_layer_contexts import group_losses, mean_attention
 from attnflow.observe import singular_values
+from attnflow.studies.focus_dilution import theory
 from attnflow.tasks.contexts import Contexts
 from attnflow.tasks.markov import MarkovChain
 
@@ -55,17 +56,9 @@ def amplitudes(theta: OneLayerAttention, chain: MarkovChain) -> Any:
     `|W0^T q + W1 u| / 2`; `|a^T (WQ + WK)| / 2` along the condensed direction a; and the second
     singular value of the stacked (W0, W1^T), what has left the rank-one manifold.
     """
-    a = condensed(theta, chain)
+    a = theory.condensed_amplitude(theta, chain)
     size = jnp.linalg.norm(a)
     focus = jnp.linalg.norm((a / size) @ (theta.WQ + theta.WK)) / 2
     outer = jnp.concatenate([theta.W0, theta.W1.T])
     second = singular_values(outer)[1] if min(outer.shape) > 1 else jnp.zeros(())
     return jnp.stack([size, focus, second])
-
-
-def condensed(theta: OneLayerAttention, chain: MarkovChain) -> Any:
-    """(W0^T q + W1 u) / 2, the component along the unstable modes of the origin (Thm. 3.2)."""
-    v = chain.pi - 1 / chain.tokens
-    size = np.linalg.norm(v)
-    u = v / size if size > 0 else v
-    return (theta.W0.T @ (chain.pi / np.linalg.norm(chain.pi)) + theta.W1 @ u) / 2

@@ -69,11 +69,11 @@ class FocusDilution(Study):
     @property
     def marks(self) -> Mapping[str, Mark]:
         chain = self.chain
-        return {
-            "condensed": Mark(
-                lambda th: jnp.linalg.norm(observables.condensed(th, chain)), theory.CONDENSED, 1
-            ),
-        }
+
+        def amplitude(theta: OneLayerAttention) -> Any:
+            return jnp.linalg.norm(theory.condensed_amplitude(theta, chain))
+
+        return {"condensed": Mark(amplitude, theory.CONDENSED, 1)}
 
     @property
     def save(self) -> Schedule:

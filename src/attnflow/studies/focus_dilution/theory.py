@@ -5,6 +5,8 @@ Notation of the paper: `v = pi - 1/d`, `l = log pi - mean log pi`, `Var = diag(p
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from jaxtyping import Float
 
@@ -22,14 +24,16 @@ def escape_rate(chain: MarkovChain) -> float:
     return float(np.linalg.norm(chain.pi) * np.linalg.norm(chain.pi - 1 / chain.tokens))
 
 
-def condensed_amplitude(theta: OneLayerAttention, chain: MarkovChain) -> np.ndarray:
+def condensed_amplitude(theta: OneLayerAttention, chain: MarkovChain) -> Any:
     """The component of (W0, W1) along the unstable modes at the origin, a vector of length dim.
 
-    `(W0^T q + W1 u) / 2` with `q = pi/|pi|`, `u = v/|v|`: it grows like exp(mu0 t).
+    `(W0^T q + W1 u) / 2` with `q = pi/|pi|`, `u = v/|v|` (0 for a uniform law): it grows like
+    exp(mu0 t). For NumPy and for traced weights.
     """
     v = chain.pi - 1 / chain.tokens
-    q, u = chain.pi / np.linalg.norm(chain.pi), v / np.linalg.norm(v)
-    return (np.asarray(theta.W0).T @ q + np.asarray(theta.W1) @ u) / 2
+    size = np.linalg.norm(v)
+    u = v / size if size > 0 else v
+    return (theta.W0.T @ (chain.pi / np.linalg.norm(chain.pi)) + theta.W1 @ u) / 2
 
 
 def condensation_time(start: OneLayerAttention, chain: MarkovChain, level: float) -> float:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from attnflow.claims import Correction, Measurement, claim, corrected, equal, every, exponent, fact
+from attnflow.expand.jets import Jet
 from attnflow.studies.focus_dilution.claims.bilinear_blocks import (
     Pieces,
     beta_square,
@@ -46,7 +47,6 @@ from attnflow.studies.focus_dilution.claims.degenerate_cases import (
     vanishes,
     var,
 )
-from attnflow.studies.focus_dilution.limit import Jet
 
 STEP: dict[str, Any] = {"part": "proof-step", "expected": EXPECTED, **HERE}
 FIXED: dict[str, Any] = {"part": "proof-step", "expected": CORRECTED, **HERE}

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from attnflow.expand.jets import Jet
 from attnflow.studies.focus_dilution.claims.degenerate_cases import Case, var
-from attnflow.studies.focus_dilution.limit import Jet
 
 
 class Pieces:

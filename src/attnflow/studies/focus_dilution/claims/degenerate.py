@@ -16,6 +16,7 @@ from attnflow.claims import (
     negative,
     positive,
 )
+from attnflow.expand.jets import Jet
 from attnflow.studies.focus_dilution.claims.degenerate_cases import (
     CONSISTENT,
     EXPECTED,
@@ -30,7 +31,7 @@ from attnflow.studies.focus_dilution.claims.degenerate_cases import (
     together,
     vanishes,
 )
-from attnflow.studies.focus_dilution.limit import Jet, LimitModel
+from attnflow.studies.focus_dilution.limit import LimitModel
 
 # -- the expansion ------------------------------------------------------------------------------
 

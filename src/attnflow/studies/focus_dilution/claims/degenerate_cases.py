@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from attnflow.claims import Measurement, Regime, Verdict, at_most, equal, every
+from attnflow.expand.jets import Jet
 from attnflow.linearise.lyapunov_schmidt import LyapunovSchmidt, RangeSolution, lyapunov_schmidt
 from attnflow.studies.focus_dilution.claims.common import STUDY, inside
 from attnflow.studies.focus_dilution.limit import (
-    Jet,
     LimitModel,
     rank_one_weights,
     split_weights,

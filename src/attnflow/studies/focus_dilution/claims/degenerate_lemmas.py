@@ -15,6 +15,7 @@ from attnflow.claims import (
     exponent,
     positive,
 )
+from attnflow.expand.jets import Jet
 from attnflow.studies.focus_dilution.claims.degenerate_cases import (
     CONSISTENT,
     CORRECTED,
@@ -29,7 +30,6 @@ from attnflow.studies.focus_dilution.claims.degenerate_cases import (
     vanishes,
     var,
 )
-from attnflow.studies.focus_dilution.limit import Jet
 
 # -- Lemmas D.4 to D.8 ---------------------------------------------------------------------------
 

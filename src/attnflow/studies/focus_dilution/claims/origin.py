@@ -35,7 +35,6 @@ from attnflow.studies.focus_dilution.claims.common import (
     nonuniform,
     random_points,
 )
-from attnflow.studies.focus_dilution.observables import condensed
 from attnflow.tasks.markov import MarkovChain
 
 
@@ -83,7 +82,7 @@ def _condensation(chain: MarkovChain) -> tuple[list[float], list[float]]:
     measured, predicted = [], []
 
     def amplitude(th):
-        return jnp.linalg.norm(condensed(th, chain))
+        return jnp.linalg.norm(theory.condensed_amplitude(th, chain))
 
     stop = {"condensed": Mark(amplitude, theory.CONDENSED, 1)}
     for scale in SCALES:
