@@ -55,11 +55,17 @@ def rows(
     ):
         runs = {
             threads: fresh(
-                function, timeout=timeout, blas=threads, dim=dim, rate=steps.rate, steps=stretch,
-                repeats=3, threads=threads,
+                function,
+                timeout=timeout,
+                blas=threads,
+                dim=dim,
+                rate=steps.rate,
+                steps=stretch,
+                repeats=3,
+                threads=threads,
             )
             for threads in (1, 2)
-        }  # fmt: skip
+        }
         good = {t: r for t, r in runs.items() if "failed" not in r}
         if not good:
             found.append({"solver": f"PyTorch {kind}", "how": runs[1]["failed"]})
@@ -79,10 +85,16 @@ def rows(
         ):
             total = problem.UNTIL / rate
             found.append(
-                {"solver": f"PyTorch {kind}, {meaning}", "seconds": per_step * total,
-                 "loss error, t<=300": error, "evaluations": total,
-                 "how": f"step {rate:.3g}; {how}", "kind": kind, "step": meaning}
-            )  # fmt: skip
+                {
+                    "solver": f"PyTorch {kind}, {meaning}",
+                    "seconds": per_step * total,
+                    "loss error, t<=300": error,
+                    "evaluations": total,
+                    "how": f"step {rate:.3g}; {how}",
+                    "kind": kind,
+                    "step": meaning,
+                }
+            )
     notes = [
         f"equal accuracy: the largest step whose loss stays within {CLOSE:g} of the flow's; run to "
         f"t = {steps.ran_to:g}, where its error is largest, and fitted (first and second order, "
@@ -132,6 +144,11 @@ def _after(fit: Steps, rate: float, index: int) -> float:
 
 def _curve(dim: int, divisor: int, until: float, timeout: float) -> dict[str, Any]:
     return fresh(
-        torch_peers.descent, timeout=timeout, blas=1, dim=dim, divisor=divisor, until=until,
+        torch_peers.descent,
+        timeout=timeout,
+        blas=1,
+        dim=dim,
+        divisor=divisor,
+        until=until,
         threads=1,
-    )  # fmt: skip
+    )

@@ -24,9 +24,15 @@ MARKS = {
 }
 
 COLUMNS = {
-    "what": "", "seconds": ".3g", "ratio to bare": ".3g", "steps": ",d", "evaluations": ",d",
-    "rows": ",d", "marks": "d", "loss at the end": ".7f",
-}  # fmt: skip
+    "what": "",
+    "seconds": ".3g",
+    "ratio to bare": ".3g",
+    "steps": ",d",
+    "evaluations": ",d",
+    "rows": ",d",
+    "marks": "d",
+    "loss at the end": ".7f",
+}
 
 
 def run(quick: bool = False) -> Result:
@@ -121,9 +127,13 @@ def bare(until: float) -> dict[str, Any]:
 
     began = time.perf_counter()
     solver = CVODE(
-        rhs, method="BDF", rtol=RTOL, atol=absolute_tolerance(y, RTOL), linsolver="gmres",
+        rhs,
+        method="BDF",
+        rtol=RTOL,
+        atol=absolute_tolerance(y, RTOL),
+        linsolver="gmres",
         krylov_dim=10,
-    )  # fmt: skip
+    )
     solver.init_step(0.0, y)
     t, steps, result = 0.0, 0, None
     while t < until:
@@ -133,6 +143,11 @@ def bare(until: float) -> dict[str, Any]:
     assert result is not None
     loss = problem.host_loss(system)(result.y)
     return {
-        "seconds": seconds, "steps": steps, "evaluations": evaluations, "rows": 0, "marks": 0,
-        "loss at the end": loss, "final": np.array(result.y),
-    }  # fmt: skip
+        "seconds": seconds,
+        "steps": steps,
+        "evaluations": evaluations,
+        "rows": 0,
+        "marks": 0,
+        "loss at the end": loss,
+        "final": np.array(result.y),
+    }

@@ -30,26 +30,44 @@ def run(quick: bool = False) -> Result:
 def _products(quick: bool) -> Table:
     """Jacobian products by difference quotient and exactly, along the whole population flow."""
     columns = {
-        "dim": "d", "rtol": ".0e", "products": "", "rhs": ",d", "jvp": ",d", "rhs + jvp": ",d",
-        "seconds": ".3g", "time over difference": ".3g", "loss error": ".1e", "drift": ".1e",
-    }  # fmt: skip
+        "dim": "d",
+        "rtol": ".0e",
+        "products": "",
+        "rhs": ",d",
+        "jvp": ",d",
+        "rhs + jvp": ",d",
+        "seconds": ".3g",
+        "time over difference": ".3g",
+        "loss error": ".1e",
+        "drift": ".1e",
+    }
     rows: list[dict[str, Any]] = []
     for dim in (16,) if quick else (16, 64):
         for rtol in (1e-6, 1e-8) if quick else (1e-5, 1e-6, 1e-8, 1e-10):
             runs = {
                 kind: fresh(
-                    solve, name="population", dim=dim, until=problem.UNTIL, rtol=rtol,
-                    options={"jacobian": kind}, repeats=1 if quick else 2,
+                    solve,
+                    name="population",
+                    dim=dim,
+                    until=problem.UNTIL,
+                    rtol=rtol,
+                    options={"jacobian": kind},
+                    repeats=1 if quick else 2,
                 )
                 for kind in ("difference", "exact")
-            }  # fmt: skip
+            }
             for kind, row in runs.items():
                 base = runs["difference"].get("seconds", float("nan"))
                 ratio = row.get("seconds", float("nan")) / base
                 rows.append(
-                    {"dim": dim, "rtol": rtol, "products": kind, "time over difference": ratio,
-                     **row}
-                )  # fmt: skip
+                    {
+                        "dim": dim,
+                        "rtol": rtol,
+                        "products": kind,
+                        "time over difference": ratio,
+                        **row,
+                    }
+                )
     notes = ["loss error: at 60 times up to t = 3000, against rtol 1e-11 with exact products."]
     return Table("Jacobian products on the population flow, to t = 3000", columns, rows, notes)
 
@@ -57,10 +75,19 @@ def _products(quick: bool) -> Table:
 def _methods(limit: float, quick: bool) -> Table:
     """BDF against Adams, by how many time constants of the start a solve spans."""
     columns = {
-        "flow": "", "until": "g", "time constants": ".3g", "rtol": ".0e", "rule": "",
-        "BDF rhs": ",d", "Adams rhs": ",d", "Adams over BDF, rhs": ".3g",
-        "Adams over BDF, time": ".3g", "BDF error": ".1e", "Adams error": ".1e", "ended": "",
-    }  # fmt: skip
+        "flow": "",
+        "until": "g",
+        "time constants": ".3g",
+        "rtol": ".0e",
+        "rule": "",
+        "BDF rhs": ",d",
+        "Adams rhs": ",d",
+        "Adams over BDF, rhs": ".3g",
+        "Adams over BDF, time": ".3g",
+        "BDF error": ".1e",
+        "Adams error": ".1e",
+        "ended": "",
+    }
     cases = {
         "population": (3.0, 30.0, 100.0, 300.0, 3000.0),
         "logistic": (1.0, 10.0, 100.0, 1000.0),
@@ -72,25 +99,39 @@ def _methods(limit: float, quick: bool) -> Table:
             for rtol in (1e-6,) if quick else (1e-4, 1e-6, 1e-9):
                 both = {
                     method: fresh(
-                        solve, name=name, dim=16, until=until, rtol=rtol, repeats=2,
+                        solve,
+                        name=name,
+                        dim=16,
+                        until=until,
+                        rtol=rtol,
+                        repeats=2,
                         options={"method": method, "max_seconds": limit},
                     )
                     for method in ("bdf", "adams")
-                }  # fmt: skip
+                }
                 bdf, adams = both["bdf"], both["adams"]
                 if "failed" in bdf or "failed" in adams:
                     rows.append({"flow": name, "until": until, "rule": str(both)[:60]})
                     continue
                 rows.append(
-                    {"flow": name, "until": until, "time constants": bdf["constants"],
-                     "rtol": rtol, "rule": bdf["rule"], "BDF rhs": bdf["rhs"],
-                     "Adams rhs": adams["rhs"],
-                     "Adams over BDF, rhs": adams["rhs"] / bdf["rhs"],
-                     "Adams over BDF, time": adams["seconds"] / bdf["seconds"],
-                     "BDF error": bdf["loss error"], "Adams error": adams["loss error"],
-                     "ended": ", ".join(f"{m} {r['status']}" for m, r in both.items()
-                                        if r["status"] != "done") or "both done"}
-                )  # fmt: skip
+                    {
+                        "flow": name,
+                        "until": until,
+                        "time constants": bdf["constants"],
+                        "rtol": rtol,
+                        "rule": bdf["rule"],
+                        "BDF rhs": bdf["rhs"],
+                        "Adams rhs": adams["rhs"],
+                        "Adams over BDF, rhs": adams["rhs"] / bdf["rhs"],
+                        "Adams over BDF, time": adams["seconds"] / bdf["seconds"],
+                        "BDF error": bdf["loss error"],
+                        "Adams error": adams["loss error"],
+                        "ended": ", ".join(
+                            f"{m} {r['status']}" for m, r in both.items() if r["status"] != "done"
+                        )
+                        or "both done",
+                    }
+                )
     notes = [
         "time constants: until times the spectral radius of the linearised flow at the start; "
         "rule: what `integrate` would take.",
@@ -104,26 +145,48 @@ def _methods(limit: float, quick: bool) -> Table:
 def _engines(limit: float, quick: bool) -> Table:
     """CVODE against SciPy's methods through the same call."""
     columns = {
-        "flow": "", "until": "g", "engine": "", "status": "", "rhs": ",d", "jvp": ",d",
-        "seconds": ".3g", "time over CVODE": ".3g", "loss error": ".1e",
-    }  # fmt: skip
+        "flow": "",
+        "until": "g",
+        "engine": "",
+        "status": "",
+        "rhs": ",d",
+        "jvp": ",d",
+        "seconds": ".3g",
+        "time over CVODE": ".3g",
+        "loss error": ".1e",
+    }
     methods = [("cvode", "auto"), ("scipy", "lsoda"), ("scipy", "dop853"), ("scipy", "radau")]
-    cases = (("population", 30.0), ("population", 3000.0), ("logistic", 100.0),
-             ("linear network", 30.0))  # fmt: skip
+    cases = (
+        ("population", 30.0),
+        ("population", 3000.0),
+        ("logistic", 100.0),
+        ("linear network", 30.0),
+    )
     rows: list[dict[str, Any]] = []
     for name, until in cases[:2] if quick else cases:
         base = float("nan")
         for engine, method in methods[:3] if quick else methods:
             row = fresh(
-                solve, name=name, dim=16, until=until, rtol=1e-6, repeats=2,
+                solve,
+                name=name,
+                dim=16,
+                until=until,
+                rtol=1e-6,
+                repeats=2,
                 options={"engine": engine, "method": method, "max_seconds": limit},
-            )  # fmt: skip
+            )
             seconds = row.get("seconds", float("nan"))
             base = seconds if engine == "cvode" else base
             rows.append(
-                {"flow": name, "until": until, "engine": f"{engine} {method}",
-                 "time over CVODE": seconds / base, "status": row.get("failed"), **row}
-            )  # fmt: skip
+                {
+                    "flow": name,
+                    "until": until,
+                    "engine": f"{engine} {method}",
+                    "time over CVODE": seconds / base,
+                    "status": row.get("failed"),
+                    **row,
+                }
+            )
     notes = [
         "jvp of a SciPy method: columns of the dense Jacobians it asked for.",
         "one rtol is not one accuracy: read the times with the errors in view.",
@@ -148,9 +211,14 @@ def solve(
             break
     assert solution is not None
     tight = integrate(
-        flow, start, rtol=1e-11, atol=1e-11 * float(solution.atol / rtol), jacobian="exact",
-        method="bdf", **common,
-    )  # fmt: skip
+        flow,
+        start,
+        rtol=1e-11,
+        atol=1e-11 * float(solution.atol / rtol),
+        jacobian="exact",
+        method="bdf",
+        **common,
+    )
     system = flow.bind(start)
     y = system.layout.flatten(start)
     loss, exact = solution.trajectory["loss"].values, tight.trajectory["loss"].values
@@ -187,12 +255,11 @@ def linear_network(dim: int) -> Problem:
     values = np.concatenate([[4.0, 2.0, 1.0, 0.5], np.zeros(dim - 4)])
     target = left * values @ right.T
     start = {f"W{k}": 0.1 * rng.standard_normal((dim, dim)) for k in range(3)}
-    return (
-        Flow(lambda th: 0.5 * jnp.sum((th["W2"] @ th["W1"] @ th["W0"] - target) ** 2)),
-        start,
-    )
+    return (Flow(lambda th: 0.5 * jnp.sum((th["W2"] @ th["W1"] @ th["W0"] - target) ** 2)), start)
 
 
 PROBLEMS: dict[str, Callable[[int], Problem]] = {
-    "population": population, "logistic": logistic, "linear network": linear_network,
-}  # fmt: skip
+    "population": population,
+    "logistic": logistic,
+    "linear network": linear_network,
+}

@@ -14,9 +14,14 @@ WIDTHS = (256, 1024, 4096)
 SIZES = (8, 64)
 
 COLUMNS = {
-    "p": "d", "width": ",d", "function": "", "numbers": ",d", "microseconds": ".4g",
-    "ratio to the Gram": ".3g", "relative difference": ".0e",
-}  # fmt: skip
+    "p": "d",
+    "width": ",d",
+    "function": "",
+    "numbers": ",d",
+    "microseconds": ".4g",
+    "ratio to the Gram": ".3g",
+    "relative difference": ".0e",
+}
 
 BOUNDS = {8: 3.0, 64: 20.0}
 """How many times faster the Gram must be at the largest width."""
@@ -37,12 +42,17 @@ def run(quick: bool = False) -> Result:
         for width in WIDTHS:
             here = timed[p][str(width)]
             rows += [
-                {"p": p, "width": width, "function": name, "numbers": here[name]["numbers"],
-                 "microseconds": 1e6 * here[name]["seconds"],
-                 "ratio to the Gram": here[name]["seconds"] / here[GRAM]["seconds"],
-                 "relative difference": here[name]["difference"]}
+                {
+                    "p": p,
+                    "width": width,
+                    "function": name,
+                    "numbers": here[name]["numbers"],
+                    "microseconds": 1e6 * here[name]["seconds"],
+                    "ratio to the Gram": here[name]["seconds"] / here[GRAM]["seconds"],
+                    "relative difference": here[name]["difference"],
+                }
                 for name in (GRAM, AUTODIFF, BY_HAND)
-            ]  # fmt: skip
+            ]
     notes = [
         "loss: mean squared error of tanh(K^T Q), p/2 columns each; flat vectors in and out, as "
         "engines call them; one BLAS thread.",
@@ -57,14 +67,19 @@ def run(quick: bool = False) -> Result:
         here = timed[p][widest]
         ratio = here[AUTODIFF]["seconds"] / here[GRAM]["seconds"]
         result.targets.append(
-            Target(f"p = {p}, width {widest}: weights by autodiff over Gram", f">= {bound:g}",
-                   ratio, ratio >= bound)
-        )  # fmt: skip
+            Target(
+                f"p = {p}, width {widest}: weights by autodiff over Gram",
+                f">= {bound:g}",
+                ratio,
+                ratio >= bound,
+            )
+        )
     worst = max(row["relative difference"] or 0.0 for row in rows)
     result.targets.append(
-        Target("same numbers, largest relative difference", f"<= {SAME:g}", worst, worst <= SAME,
-               ".1e")
-    )  # fmt: skip
+        Target(
+            "same numbers, largest relative difference", f"<= {SAME:g}", worst, worst <= SAME, ".1e"
+        )
+    )
     spread = max(
         max(seconds) / min(seconds)
         for p in SIZES

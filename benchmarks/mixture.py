@@ -16,8 +16,15 @@ RATIO = 100.0
 NEAR = 0.05
 """How far the time at which descent at dim 1024 reaches the loss may be from ours, relative."""
 
-COLUMNS = {"run": "", "how": "", "seconds": ".4g", "ratio to ours": ".4g", "steps": ",d",
-           "time at loss .02": ".2f", "final loss": ".5f"}  # fmt: skip
+COLUMNS = {
+    "run": "",
+    "how": "",
+    "seconds": ".4g",
+    "ratio to ours": ".4g",
+    "steps": ",d",
+    "time at loss .02": ".2f",
+    "final loss": ".5f",
+}
 
 LIGHT = "attnflow, ten numbers, from switch to switch (paths.joint)"
 GENERAL = "attnflow, the same by integrate_gated, compilation included"
@@ -44,9 +51,12 @@ def run(quick: bool = False) -> Result:
         rows.append(_row(GENERAL, general_run, ours))
     for name, scores_first in ((SCORES, True), (TOKENS, False)):
         peer = fresh(
-            descent, span=span, scores_first=scores_first,
-            stretch=150 if quick or not scores_first else 0, timeout=1800,
-        )  # fmt: skip
+            descent,
+            span=span,
+            scores_first=scores_first,
+            stretch=150 if quick or not scores_first else 0,
+            timeout=1800,
+        )
         if "failed" in peer:
             notes.append(f"{name}: {peer['failed']}")
             continue
@@ -58,9 +68,14 @@ def run(quick: bool = False) -> Result:
         if peer.get("time") is not None:
             apart = abs(peer["time"] / span - 1)
             result.targets.append(
-                Target("time at loss .02, dim 1024 against infinite width", f"<= {NEAR:g}", apart,
-                       apart <= NEAR, ".2e")
-            )  # fmt: skip
+                Target(
+                    "time at loss .02, dim 1024 against infinite width",
+                    f"<= {NEAR:g}",
+                    apart,
+                    apart <= NEAR,
+                    ".2e",
+                )
+            )
     result.tables.append(Table("joint training of eight mixtures", COLUMNS, rows, notes))
     return result
 
@@ -86,8 +101,12 @@ def light() -> dict[str, Any]:
     path = paths.joint(MixtureClassification(GROUPS, LENGTH), OMEGA, BIAS, 5000.0, loss=LOSS)
     seconds = time.perf_counter() - began
     loss = float(path.flow.loss_of(path.final))
-    return {"seconds": seconds, "time": path.marks["loss"], "loss": loss,
-            "steps": len(path.time) - 1}  # fmt: skip
+    return {
+        "seconds": seconds,
+        "time": path.marks["loss"],
+        "loss": loss,
+        "steps": len(path.time) - 1,
+    }
 
 
 def general(span: float) -> dict[str, Any]:
@@ -99,12 +118,20 @@ def general(span: float) -> dict[str, Any]:
     began = time.perf_counter()
     flow = symmetric_flow(MixtureClassification(GROUPS, LENGTH).orbits, OMEGA, BIAS)
     found = integrate_gated(
-        flow.gated, flow.start, 1.01 * span, rtol=1e-8, progress=False,
+        flow.gated,
+        flow.start,
+        1.01 * span,
+        rtol=1e-8,
+        progress=False,
         marks={"loss": Mark(flow.loss_of, LOSS, -1)},
-    )  # fmt: skip
+    )
     seconds = time.perf_counter() - began
-    return {"seconds": seconds, "time": found.first("loss"), "steps": int(found.work["steps"]),
-            "loss": float(found.trajectory["loss"].values[-1])}  # fmt: skip
+    return {
+        "seconds": seconds,
+        "time": found.first("loss"),
+        "steps": int(found.work["steps"]),
+        "loss": float(found.trajectory["loss"].values[-1]),
+    }
 
 
 def descent(span: float, scores_first: bool, stretch: int) -> dict[str, Any]:
@@ -163,5 +190,9 @@ def descent(span: float, scores_first: bool, stretch: int) -> dict[str, Any]:
         return {"seconds": seconds, "steps": total, "how": f"{stretch} steps, multiplied"}
     reached: list[float] = []
     seconds = advance(theta, total + total // 20, reached) * total / (total + total // 20)
-    return {"seconds": seconds, "steps": total, "time": reached[0] if reached else None,
-            "loss": float(loss(*theta).detach())}  # fmt: skip
+    return {
+        "seconds": seconds,
+        "steps": total,
+        "time": reached[0] if reached else None,
+        "loss": float(loss(*theta).detach()),
+    }

@@ -58,9 +58,16 @@ class Budget:
 
 
 QUICK = Budget(
-    shown_to=60.0, peer_seconds=6.0, stretch_seconds=4.0, tsit5_until=100.0, stretch=0.1,
-    reference=1e-9, timeout=60.0, seeds=1, warm=1,
-)  # fmt: skip
+    shown_to=60.0,
+    peer_seconds=6.0,
+    stretch_seconds=4.0,
+    tsit5_until=100.0,
+    stretch=0.1,
+    reference=1e-9,
+    timeout=60.0,
+    seeds=1,
+    warm=1,
+)
 
 
 def run(quick: bool = False) -> Result:
@@ -87,23 +94,37 @@ def _case(case: Case, budget: Budget, result: Result, counted: dict[str, dict[st
         "evaluations": ours["evaluations"],
     }
     rows: list[dict[str, Any]] = [
-        {"solver": "ours, first call", "seconds": ours["cold"], "ratio to ours": 1.0, **common,
-         "how": f"{ours['solver']}; compilation included"},
-        {"solver": "ours, later calls", "seconds": ours["warm"],
-         "ratio to ours": ours["warm"] / ours["cold"], **common, "how": "same process"},
-    ]  # fmt: skip
+        {
+            "solver": "ours, first call",
+            "seconds": ours["cold"],
+            "ratio to ours": 1.0,
+            **common,
+            "how": f"{ours['solver']}; compilation included",
+        },
+        {
+            "solver": "ours, later calls",
+            "seconds": ours["warm"],
+            "ratio to ours": ours["warm"] / ours["cold"],
+            **common,
+            "how": "same process",
+        },
+    ]
     tight: dict[str, Any] = {}
     for rtol in TIGHTER:
         run = sure(fresh(ode.ours, dim=dim, rtol=rtol, seeds=[], warm=0))
         closer = sure(fresh(ode.curve, dim=dim, rtol=rtol, until=to))["curve"]
         tight = tight or run
         rows.append(
-            {"solver": f"ours, rtol {rtol:.0e}", "seconds": run["cold"],
-             "ratio to ours": run["cold"] / ours["cold"],
-             "loss error, t<=300": problem.distance(closer, reference),
-             "loss at t=3000": run["loss"], "evaluations": run["evaluations"],
-             "how": f"first call; drift {run['drift']:.1e}"}
-        )  # fmt: skip
+            {
+                "solver": f"ours, rtol {rtol:.0e}",
+                "seconds": run["cold"],
+                "ratio to ours": run["cold"] / ours["cold"],
+                "loss error, t<=300": problem.distance(closer, reference),
+                "loss at t=3000": run["loss"],
+                "evaluations": run["evaluations"],
+                "how": f"first call; drift {run['drift']:.1e}",
+            }
+        )
     stretch = max(50, round(case.stretch * budget.stretch))
     peers, steps = descent.rows(dim, reference, to, stretch, budget.timeout)
     peers += _scipy(dim, budget, reference, counted)
@@ -128,9 +149,14 @@ def _case(case: Case, budget: Budget, result: Result, counted: dict[str, dict[st
 
 def _seeds(dim: int, ours: dict[str, Any]) -> Table:
     columns = {
-        "seed": "d", "evaluations": ",d", "steps": ",d", "loss": ".7f", "drift": ".1e",
-        "seconds": ".3g", "status": "",
-    }  # fmt: skip
+        "seed": "d",
+        "evaluations": ",d",
+        "steps": ",d",
+        "loss": ".7f",
+        "drift": ".1e",
+        "seconds": ".3g",
+        "status": "",
+    }
     return Table(f"dim {dim}, ours by seed", columns, ours["seeds"])
 
 
@@ -148,15 +174,20 @@ def _targets(
         Target(f"dim {dim}: most rhs + jvp, {seeds}", "<= 3,000", work, work <= 3000, ",d"),
         Target(
             f"dim {dim}: time of PyTorch autograd over ours, equal accuracy",
-            f">= {case.ratio:g}", equal, None if equal is None else equal >= case.ratio,
+            f">= {case.ratio:g}",
+            equal,
+            None if equal is None else equal >= case.ratio,
         ),
         Target(
             f"dim {dim}: the same at the generous step of {descent.GENEROUS:g}",
-            f">= {case.ratio:g}", generous, None if generous is None else generous >= case.ratio,
+            f">= {case.ratio:g}",
+            generous,
+            None if generous is None else generous >= case.ratio,
         ),
-        Target(f"dim {dim}: drift at rtol 1e-7", "< 1e-5", tight["drift"], tight["drift"] < 1e-5,
-               ".1e"),
-    ]  # fmt: skip
+        Target(
+            f"dim {dim}: drift at rtol 1e-7", "< 1e-5", tight["drift"], tight["drift"] < 1e-5, ".1e"
+        ),
+    ]
     if dim == 16:
         met = low >= 0.30308 and high <= 0.30310
         spread = f"{low:.7f} to {high:.7f}"
@@ -174,9 +205,14 @@ def _scipy(
             continue
         seconds = budget.peer_seconds if dim == 16 else budget.stretch_seconds
         run = fresh(
-            ode.scipy, timeout=seconds + 60, dim=dim, method=method, rtol=RTOL,
-            until=problem.UNTIL, seconds=seconds,
-        )  # fmt: skip
+            ode.scipy,
+            timeout=seconds + 60,
+            dim=dim,
+            method=method,
+            rtol=RTOL,
+            until=problem.UNTIL,
+            seconds=seconds,
+        )
         rows.append(_row(f"SciPy {method}", run, reference, counted, dim))
     return rows
 
@@ -206,28 +242,35 @@ def _row(
         return {"solver": name, "how": run["failed"]}
     work = run["evaluations"] or run["steps"]
     row: dict[str, Any] = {
-        "solver": name, "loss error, t<=300": problem.distance(run["curve"], reference),
-    }  # fmt: skip
+        "solver": name,
+        "loss error, t<=300": problem.distance(run["curve"], reference),
+    }
     compile_time = run.get("compile", 0.0)
     built = f"; {compile_time:.3g} s of it compilation" if compile_time else ""
     if run["reached"] >= problem.UNTIL:
         counted.setdefault(name, {"work": work, "whole": True})
         unit = "" if run["evaluations"] else " steps (dense Newton)"
         return row | {
-            "seconds": run["seconds"] + compile_time, "loss at t=3000": run["loss"],
-            "evaluations": work, "how": f"in full{built}{unit and f'; counted in{unit}'}",
-        }  # fmt: skip
+            "seconds": run["seconds"] + compile_time,
+            "loss at t=3000": run["loss"],
+            "evaluations": work,
+            "how": f"in full{built}{unit and f'; counted in{unit}'}",
+        }
     stretch = f"{1e6 * run['seconds'] / work:.0f} us an evaluation up to t = {run['reached']:.4g}"
     known = counted.get(name)
     if known is None:  # dim 16 itself was cut short: all we know is a lower bound
         counted[name] = {"work": work, "whole": False}
         return row | {
-            "seconds": run["seconds"] + compile_time, "evaluations": work,
-            "how": f"cut short: {stretch}; a lower bound{built}", "bound": True,
-        }  # fmt: skip
+            "seconds": run["seconds"] + compile_time,
+            "evaluations": work,
+            "how": f"cut short: {stretch}; a lower bound{built}",
+            "bound": True,
+        }
     whole = "as many evaluations as at dim 16" if known["whole"] else "a lower bound"
     total = max(known["work"], work)
     return row | {
-        "seconds": run["seconds"] / work * total + compile_time, "evaluations": total,
-        "how": f"{stretch}, extrapolated: {whole}{built}", "bound": not known["whole"],
-    }  # fmt: skip
+        "seconds": run["seconds"] / work * total + compile_time,
+        "evaluations": total,
+        "how": f"{stretch}, extrapolated: {whole}{built}",
+        "bound": not known["whole"],
+    }

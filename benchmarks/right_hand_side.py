@@ -15,9 +15,14 @@ from benchmarks._tables import Result, Table, Target
 DIMS = (16, 64, 256)
 
 COLUMNS = {
-    "dim": "d", "function": "", "BLAS threads": "d", "microseconds": ".4g",
-    "ratio to ours": ".3g", "ratio to the limit": ".3g", "relative error": ".0e",
-}  # fmt: skip
+    "dim": "d",
+    "function": "",
+    "BLAS threads": "d",
+    "microseconds": ".4g",
+    "ratio to ours": ".3g",
+    "ratio to the limit": ".3g",
+    "relative error": ".0e",
+}
 
 
 def run(quick: bool = False) -> Result:
@@ -35,9 +40,13 @@ def run(quick: bool = False) -> Result:
             for name in ("ours, NumPy", "compiled by JAX"):
                 timed[name, blas] = here[name]
             timed["PyTorch by hand", blas] = fresh(
-                torch_peers.right_hand_side, blas=blas, dim=dim, scale=scale(dim), calls=calls,
+                torch_peers.right_hand_side,
+                blas=blas,
+                dim=dim,
+                scale=scale(dim),
+                calls=calls,
                 threads=blas,
-            )  # fmt: skip
+            )
         # With all cores, as a user gets it; the better of the two would be a choice in our favour.
         ours = timed["ours, NumPy", 2]["seconds"]
         for (name, blas), run in sorted(timed.items()):
@@ -46,14 +55,25 @@ def run(quick: bool = False) -> Result:
                 continue
             seconds = run["seconds"]
             rows.append(
-                {"dim": dim, "function": name, "BLAS threads": blas, "microseconds": 1e6 * seconds,
-                 "ratio to ours": seconds / ours, "ratio to the limit": seconds / limit,
-                 "relative error": run["error"]}
-            )  # fmt: skip
+                {
+                    "dim": dim,
+                    "function": name,
+                    "BLAS threads": blas,
+                    "microseconds": 1e6 * seconds,
+                    "ratio to ours": seconds / ours,
+                    "ratio to the limit": seconds / limit,
+                    "relative error": run["error"],
+                }
+            )
         rows.append(
-            {"dim": dim, "function": f"limit: {traffic(dim) / 1e6:.3g} MB", "microseconds":
-             1e6 * limit, "ratio to ours": limit / ours, "ratio to the limit": 1.0}
-        )  # fmt: skip
+            {
+                "dim": dim,
+                "function": f"limit: {traffic(dim) / 1e6:.3g} MB",
+                "microseconds": 1e6 * limit,
+                "ratio to ours": limit / ours,
+                "ratio to the limit": 1.0,
+            }
+        )
         ratio = ours / limit
     notes = [
         f"limit: the traffic of one call at {bandwidth / 1e9:.3g} GB/s, the speed of copying "

@@ -18,8 +18,13 @@ CHUNK = 5_000
 """Sequences that the plain loop holds at once: all of them would not fit into memory."""
 
 RATIO, SAME = 20.0, 1e-9
-COLUMNS = {"loop": "", "milliseconds a step": ".4g", "ratio to ours": ".4g",
-           f"loss after {CHECKED} steps": ".12f", "rows": ",d"}  # fmt: skip
+COLUMNS = {
+    "loop": "",
+    "milliseconds a step": ".4g",
+    "ratio to ours": ".4g",
+    f"loss after {CHECKED} steps": ".12f",
+    "rows": ",d",
+}
 
 OURS = "attnflow, compressed sample"
 PLAIN = "PyTorch, every position embedded (Def. 2.2 as written)"
@@ -92,8 +97,9 @@ def compressed(sequences: int, steps: int) -> dict[str, Any]:
     flow = context_flow(table)
 
     def train(count: int, save: int) -> Any:
-        return descend(flow, start, until=count * RATE, optimiser=Adam(RATE),
-                       save=Linear(save), progress=False)  # fmt: skip
+        return descend(
+            flow, start, until=count * RATE, optimiser=Adam(RATE), save=Linear(save), progress=False
+        )
 
     began = time.perf_counter()
     loss = float(train(CHECKED, CHECKED + 1).trajectory["loss"].values[-1])
@@ -105,8 +111,13 @@ def compressed(sequences: int, steps: int) -> dict[str, Any]:
         train(count, 2)
         seconds[count] = time.perf_counter() - began
     per_step = (seconds[steps] - seconds[steps // 5]) / (steps - steps // 5)
-    return {"per_step": per_step, "loss": loss, "rows": table.rows, "prepared": prepared,
-            "cold": cold}  # fmt: skip
+    return {
+        "per_step": per_step,
+        "loss": loss,
+        "rows": table.rows,
+        "prepared": prepared,
+        "cold": cold,
+    }
 
 
 def _torch(start: Any) -> tuple[Any, list[Any]]:

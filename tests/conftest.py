@@ -23,9 +23,11 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.register_profile(
-    "search", parent=hypothesis.settings.get_profile("attnflow"), derandomize=False,
+    "search",
+    parent=hypothesis.settings.get_profile("attnflow"),
+    derandomize=False,
     max_examples=300,
-)  # fmt: skip
+)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "attnflow"))
 
 

@@ -143,10 +143,14 @@ def curve(axes: Axes, x: Any, y: Any, look: int | Look, label: str = "") -> None
     x, y = np.asarray(x, float), np.asarray(y, float)
     kept = thinned(len(x))
     axes.plot(
-        x[kept], y[kept], color=seen.colour, linestyle=seen.line,
-        label=seen.label or label or "_", lw=seen.width,
+        x[kept],
+        y[kept],
+        color=seen.colour,
+        linestyle=seen.line,
+        label=seen.label or label or "_",
+        lw=seen.width,
         marker="o" if np.isfinite(y).sum() == 1 else "",
-    )  # fmt: skip
+    )
 
 
 def thinned(rows: int, most: int = MOST_POINTS) -> np.ndarray:
@@ -231,8 +235,15 @@ def timeline(
     for i, (stage, end) in enumerate(zip(shown, ends, strict=True)):
         axes.axvspan(stage.time, end, color=BANDS[i % len(BANDS)], lw=0, zorder=0)
     if shown:
-        axes.vlines([s.time for s in shown], 0, 1, transform=axes.get_xaxis_transform(),
-                    color="#888888", lw=0.6, zorder=1)  # fmt: skip
+        axes.vlines(
+            [s.time for s in shown],
+            0,
+            1,
+            transform=axes.get_xaxis_transform(),
+            color="#888888",
+            lw=0.6,
+            zorder=1,
+        )
     if names and shown:
         _stage_names(axes, shown)
 
@@ -240,9 +251,10 @@ def timeline(
 def log_y(axes: Axes) -> None:
     """A logarithmic vertical axis where a curve has something above zero."""
     lines = [  # those of the data, not the borders of the bands
-        line for line in axes.get_lines()
+        line
+        for line in axes.get_lines()
         if line.get_transform().contains_branch_seperately(axes.transData)[1]
-    ]  # fmt: skip
+    ]
     values = [np.asarray(line.get_ydata(), float) for line in lines]
     if any((np.isfinite(v) & (v > 0)).any() for v in values):
         axes.set_yscale("log")
@@ -328,13 +340,29 @@ def _stage_names(axes: Axes, stages: Sequence[Stage], size: float = 8.5) -> None
     for i, place in zip(chosen, places or (), strict=True):
         moved = place - at[i] if abs(place - at[i]) > 0.5 else 0.0
         axes.annotate(
-            names[i], (stages[i].time, 1.0), xycoords=("data", "axes fraction"),
-            xytext=(moved + (0 if flat else 2), 8 if moved else 4), textcoords="offset points",
-            rotation=angle, rotation_mode="anchor", ha="left", va="bottom", fontsize=size,
+            names[i],
+            (stages[i].time, 1.0),
+            xycoords=("data", "axes fraction"),
+            xytext=(moved + (0 if flat else 2), 8 if moved else 4),
+            textcoords="offset points",
+            rotation=angle,
+            rotation_mode="anchor",
+            ha="left",
+            va="bottom",
+            fontsize=size,
             color="#333333",
-            arrowprops={"arrowstyle": "-", "lw": 0.6, "color": "#888888", "shrinkA": 0,
-                        "shrinkB": 0, "patchA": None, "relpos": (0, 0)} if moved else None,
-        )  # fmt: skip
+            arrowprops={
+                "arrowstyle": "-",
+                "lw": 0.6,
+                "color": "#888888",
+                "shrinkA": 0,
+                "shrinkB": 0,
+                "patchA": None,
+                "relpos": (0, 0),
+            }
+            if moved
+            else None,
+        )
 
 
 def _spread(

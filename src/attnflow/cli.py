@@ -39,9 +39,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"attnflow {__version__}")
         return 0
     commands = {
-        "list": list_studies, "config": config, "run": run, "check": check,
-        "report": report, "runs": runs, "show": show,
-    }  # fmt: skip
+        "list": list_studies,
+        "config": config,
+        "run": run,
+        "check": check,
+        "report": report,
+        "runs": runs,
+        "show": show,
+    }
     if arguments and not arguments[0].startswith("-") and arguments[0] not in commands:
         return _refuse(
             InputError("command", f"{arguments[0]!r}; {nearest(arguments[0], commands)}")
@@ -197,8 +202,10 @@ def check(
     else:
         _console().print(ledger.rich_table())
     for row in ledger.surprises:
-        print(f"surprise: {row.id}: {row.verdict}, expected {row.expected}: {row.note}",
-              file=sys.stderr)  # fmt: skip
+        print(
+            f"surprise: {row.id}: {row.verdict}, expected {row.expected}: {row.note}",
+            file=sys.stderr,
+        )
     return 1 if ledger.surprises else 0
 
 
@@ -260,10 +267,14 @@ def show(run: Folder, json: Flag = False) -> int:
         return 0
     stored = open_run(run)
     if json:
-        return _print_json({
-            **stored.manifest, "run": str(run), "stages": stored.stages,
-            "marks": [vars(m) for m in stored.marks],
-        })  # fmt: skip
+        return _print_json(
+            {
+                **stored.manifest,
+                "run": str(run),
+                "stages": stored.stages,
+                "marks": [vars(m) for m in stored.marks],
+            }
+        )
     print(stored)
     for stage in stored.stages or []:
         print(f"  {stage['name']:<16} {stage['time']:.6g}   {stage['evidence']}")
@@ -273,9 +284,16 @@ def show(run: Folder, json: Flag = False) -> int:
 
 
 def _ensemble(
-    study: str, config: Path | None, keys: dict, out: Path | None, resume: bool,
-    seeds: str | None, scan: str | None, workers: int | None, json: bool,
-) -> int:  # fmt: skip
+    study: str,
+    config: Path | None,
+    keys: dict,
+    out: Path | None,
+    resume: bool,
+    seeds: str | None,
+    scan: str | None,
+    workers: int | None,
+    json: bool,
+) -> int:
     from attnflow import walk
     from attnflow.runs import default_path
 
@@ -290,9 +308,15 @@ def _ensemble(
 
     values = walk.configs.load_toml(config) if config else {}
     found = walk.ensemble(
-        study, {**values, **keys}, seeds=seeds, scan=scan, out=path, resume=resume,
-        workers=workers, progress=progress,
-    )  # fmt: skip
+        study,
+        {**values, **keys},
+        seeds=seeds,
+        scan=scan,
+        out=path,
+        resume=resume,
+        workers=workers,
+        progress=progress,
+    )
     if json:
         _print_json({**found.json(path), "run": str(path)})
     else:
@@ -347,9 +371,10 @@ def _refuse_unfinished(path: Path) -> None:
         return
     if not stored.finished:
         raise InputError(
-            "out", f"{path} holds an unfinished run of this config ({stored.status}); "
-            "add --resume to go on with it or --overwrite to begin again"
-        )  # fmt: skip
+            "out",
+            f"{path} holds an unfinished run of this config ({stored.status}); "
+            "add --resume to go on with it or --overwrite to begin again",
+        )
 
 
 def _headline(config: Any) -> str:

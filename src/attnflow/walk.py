@@ -180,9 +180,13 @@ def run(
 
     settings = configs.as_dict(ready.config)
     with RunFolder.create(
-        out, study=ready.name, config=settings, seed=getattr(ready.config, "seed", None),
-        command=command, exists=exists,
-    ) as folder:  # fmt: skip
+        out,
+        study=ready.name,
+        config=settings,
+        seed=getattr(ready.config, "seed", None),
+        command=command,
+        exists=exists,
+    ) as folder:
         if folder.finished:
             outcome = reopen(folder.path, ready)
             if outcome.claims is not None and (folder.path / "report.html").exists():

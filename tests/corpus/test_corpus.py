@@ -72,8 +72,18 @@ def test_words_keep_the_most_frequent_and_call_the_rest_unknown() -> None:
     corpus = Corpus.of("the cat and the dog\nthe end <unk>\n", "word", 4)
     assert corpus.vocabulary == ("the", "<eos>", "and", "<unk>")
     spelled = [corpus.vocabulary[i] for i in corpus.ids]
-    assert spelled == ["the", "<unk>", "and", "the", "<unk>", "<eos>", "the", "<unk>", "<unk>",
-                       "<eos>"]  # fmt: skip
+    assert spelled == [
+        "the",
+        "<unk>",
+        "and",
+        "the",
+        "<unk>",
+        "<eos>",
+        "the",
+        "<unk>",
+        "<unk>",
+        "<eos>",
+    ]
     assert corpus.unknown == 0.4
     assert corpus.counts.tolist() == [3, 2, 1, 4]
     assert Corpus.of("a b a b", "word", 2).vocabulary == ("a", "b")

@@ -52,8 +52,12 @@ class AttentionOnly:
 
     def start(self) -> dict[str, np.ndarray]:
         v = self.tokens
-        return {"WO": np.zeros((v, v)), "V": np.zeros((v, v)), "W": np.zeros((v, v)),
-                "P": np.zeros(self.length)}  # fmt: skip
+        return {
+            "WO": np.zeros((v, v)),
+            "V": np.zeros((v, v)),
+            "W": np.zeros((v, v)),
+            "P": np.zeros(self.length),
+        }
 
     @functools.cached_property
     def flow(self) -> Flow:

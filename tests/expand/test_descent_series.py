@@ -72,9 +72,7 @@ def test_many_small_steps_are_the_flow(attention):
     s = series(model.flow, model.start(), order=5)
     np.testing.assert_allclose(d.flow_coefficients(), s.coefficients, rtol=1e-11, atol=1e-17)
     t = 0.5
-    gaps = [
-        np.abs(flat(d.flow, d(n, t / n)) - flat(d.flow, s(t))).max() for n in (10**4, 10**5)
-    ]  # fmt: skip
+    gaps = [np.abs(flat(d.flow, d(n, t / n)) - flat(d.flow, s(t))).max() for n in (10**4, 10**5)]
     assert gaps[0] / gaps[1] == pytest.approx(10, rel=1e-3)
     assert gaps[1] < 1e-6
 
@@ -82,8 +80,12 @@ def test_many_small_steps_are_the_flow(attention):
 def test_leading_terms_of_attention_are_b_k_q_with_their_binomials(attention):
     model, d = attention
     lead = d.leading()
-    steps = {"WO": (1, "C(s,1)"), "V": (2, "C(s,2)"), "W": (4, "3*C(s,4) + 2*C(s,3)"),
-             "P": (4, "3*C(s,4) + 2*C(s,3)")}  # fmt: skip
+    steps = {
+        "WO": (1, "C(s,1)"),
+        "V": (2, "C(s,2)"),
+        "W": (4, "3*C(s,4) + 2*C(s,3)"),
+        "P": (4, "3*C(s,4) + 2*C(s,3)"),
+    }
     assert {name: (a.order, a.steps) for name, a in lead.items()} == steps
     for name, matrix in model.leading().items():
         close = np.abs(lead[name].coefficient - matrix).max()
@@ -95,9 +97,7 @@ def test_the_first_steps_of_attention_are_exact(attention):
     flow, eta = model.flow, 0.05
     layout = flow.bind(model.start()).layout
     lead = model.leading()
-    one, two, three = (
-        layout.unflatten(literal(flow, model.start(), s, eta)) for s in (1, 2, 3)
-    )  # fmt: skip
+    one, two, three = (layout.unflatten(literal(flow, model.start(), s, eta)) for s in (1, 2, 3))
     np.testing.assert_allclose(one["WO"], eta * lead["WO"], rtol=1e-12, atol=1e-17)
     assert not one["V"].any()
     np.testing.assert_allclose(two["W"], 0, atol=1e-19)

@@ -139,8 +139,16 @@ def test_the_truncated_series_leaves_an_accurate_solve_at_order_plus_one(attenti
     times = np.geomspace(0.06, 0.12, 4)
     layout, true = flow.bind(start).layout, []
     for t in times:  # each to its own end: dense output would lose digits
-        run = integrate(flow, start, until=t, rtol=1e-13, atol=1e-15, engine="scipy",
-                        method="dop853", progress=False)  # fmt: skip
+        run = integrate(
+            flow,
+            start,
+            until=t,
+            rtol=1e-13,
+            atol=1e-15,
+            engine="scipy",
+            method="dop853",
+            progress=False,
+        )
         true.append(layout.flatten(run.final))
     for order in (2, 3, 4):
         errors = [

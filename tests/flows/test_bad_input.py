@@ -81,15 +81,21 @@ def refused(field: str, call: Any) -> str:
         ("observe.a", {"observe": {"a": Observable(lambda th: th["x"], ("time",))}}),
         ("observe.a", {"observe": {"a": Observable(lambda th: th["x"], ("k",), {"k": [1]})}}),
         ("observe.a", {"observe": {"a": Observable(lambda th: th["x"], ("k",), {"j": [1, 2]})}}),
-        ("observe.numpy", {"observe": {
-            "fine": lambda th: th["x"], "numpy": lambda th: np.linalg.norm(th["x"]),
-        }}),
+        (
+            "observe.numpy",
+            {"observe": {"fine": lambda th: th["x"], "numpy": lambda th: np.linalg.norm(th["x"])}},
+        ),
         ("observe.python", {"observe": {"python": lambda th: float(th["x"][0])}}),
         ("observe.python", {"observe": {"python": lambda th: 1.0 if th["x"][0] > 0 else 2.0}}),
-        ("observe.b", {"observe": {
-            "a": Observable(lambda th: th["x"], ("k",)),
-            "b": Observable(lambda th: th["deep"]["W"][0], ("k",)),
-        }}),
+        (
+            "observe.b",
+            {
+                "observe": {
+                    "a": Observable(lambda th: th["x"], ("k",)),
+                    "b": Observable(lambda th: th["deep"]["W"][0], ("k",)),
+                }
+            },
+        ),
         ("marks.m", {"marks": {"m": 1.0}}),
         ("marks.m.direction", {"marks": {"m": Mark(lambda th: th["x"], direction=2)}}),
         ("marks.m.level", {"marks": {"m": Mark(lambda th: th["x"], level=np.nan)}}),
@@ -98,7 +104,7 @@ def refused(field: str, call: Any) -> str:
         ("stops.s", {"stops": {"s": lambda th: float(th["x"][0])}}),
         ("stops.m", {"marks": {"m": lambda th: th["x"]}, "stops": {"m": lambda th: th["x"]}}),
     ],
-)  # fmt: skip
+)
 def test_integrate_names_the_field(field, options):
     refused(field, lambda: integrate(bowl, start, **{"until": 1.0, **options}))
 
@@ -212,9 +218,17 @@ def test_an_unknown_engine_suggests_the_nearest(word, suggestion):
 
 
 FIELDS = [
-    "until", "rtol", "atol", "engine", "method", "jacobian", "save", "max_steps", "max_seconds",
+    "until",
+    "rtol",
+    "atol",
+    "engine",
+    "method",
+    "jacobian",
+    "save",
+    "max_steps",
+    "max_seconds",
     "checkpoint_every",
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("field", FIELDS)

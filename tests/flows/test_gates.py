@@ -51,8 +51,9 @@ below = {"x": np.array(-1.0), "s": np.array(0.0)}
 def test_a_sliding_mode_is_entered_solved_and_left():
     solution = integrate_gated(toy, below, 4.0, **TIGHT)
     assert [(e.name, e.direction) for e in solution.events] == [
-        ("sliding wall", 1), ("sliding wall", -1)
-    ]  # fmt: skip
+        ("sliding wall", 1),
+        ("sliding wall", -1),
+    ]
     assert [e.time for e in solution.events] == pytest.approx([1.0, 2.0], abs=LOCATED_MARK)
     (mode,) = solution.sliding
     assert mode.sliding == ("wall",)
@@ -107,10 +108,15 @@ def test_two_gates_slide_at_once():
 
 def test_stops_marks_and_output_times():
     solution = integrate_gated(
-        toy, below, 4.0, observe={"s": lambda th: th["s"]}, save=[0.5, 1.5, 2.5],
+        toy,
+        below,
+        4.0,
+        observe={"s": lambda th: th["s"]},
+        save=[0.5, 1.5, 2.5],
         marks={"half": Mark(lambda th: th["s"], level=1.25)},
-        stops={"late": Mark(lambda th: th["s"], level=3.0)}, **TIGHT,
-    )  # fmt: skip
+        stops={"late": Mark(lambda th: th["s"], level=3.0)},
+        **TIGHT,
+    )
     assert solution.status is Status.STOPPED
     assert "'late' was reached at t = 3" in solution.sentence
     assert (solution.first("half"), solution.first("late")) == pytest.approx((1.25, 3.0))
@@ -160,8 +166,11 @@ def test_the_four_gates_of_the_full_model_switch_at_one_instant():
     solution = integrate_gated(flow, score_start(2), 20.0, rtol=1e-10, atol=1e-12)
     # Corollary D.6: plus head on consistent y = -1, minus head on consistent y = +1.
     assert sorted(e.name for e in solution.events) == [
-        "minus c1 +v1 +v2", "minus c2 +v2 +v1", "plus c1 -v1 -v2", "plus c2 -v2 -v1",
-    ]  # fmt: skip
+        "minus c1 +v1 +v2",
+        "minus c2 +v2 +v1",
+        "plus c1 -v1 -v2",
+        "plus c2 -v2 -v1",
+    ]
     assert {e.time for e in solution.events} == {solution.events[0].time}
     assert solution.events[0].time == pytest.approx(0.5 + (np.e - 1) / 2, abs=1e-8)
     assert solution.final["w"][0] == pytest.approx(

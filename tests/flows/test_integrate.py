@@ -83,9 +83,16 @@ def test_error_in_units_of_tolerance_and_work_are_both_bounded(case, engine, met
     flow, start, exact, until = CASES[case]
     # atol as for a start of the size of the end: the closed forms grow by orders of magnitude.
     solution = integrate(
-        flow, start, until, rtol=1e-6, atol=1e-8, engine=engine, method=method, jacobian=jacobian,
+        flow,
+        start,
+        until,
+        rtol=1e-6,
+        atol=1e-8,
+        engine=engine,
+        method=method,
+        jacobian=jacobian,
         save=Every(10_000),
-    )  # fmt: skip
+    )
     assert solution.status is Status.DONE
     assert units(solution, exact(until)) <= TOLERANCE_UNITS
     size = flow.bind(start).size
@@ -109,9 +116,14 @@ def test_error_falls_in_proportion_to_the_tolerance(engine, method):
     errors, work = [], []
     for rtol in rtols:
         solution = integrate(
-            logistic, {"p": np.array([P0])}, 5.0, rtol=rtol, engine=engine, method=method,
+            logistic,
+            {"p": np.array([P0])},
+            5.0,
+            rtol=rtol,
+            engine=engine,
+            method=method,
             save=Every(10_000),
-        )  # fmt: skip
+        )
         errors.append(abs(solution.final["p"][0] - logistic_exact(5.0)[0]))
         work.append(solution.work["rhs"])
     slope = np.polyfit(np.log(rtols), np.log(errors), 1)[0]

@@ -27,8 +27,9 @@ def x(th):
 def test_crossings_are_located_in_both_directions(engine):
     solution = integrate(circle, start, 7.0, marks={"zero": x}, engine=engine, **TIGHT)
     assert [(e.name, e.direction, e.index) for e in solution.events] == [
-        ("zero", -1, 0), ("zero", 1, 0),
-    ]  # fmt: skip
+        ("zero", -1, 0),
+        ("zero", 1, 0),
+    ]
     times = [e.time for e in solution.events]
     assert times == pytest.approx([np.pi / 2, 3 * np.pi / 2], abs=LOCATED_MARK)
     assert solution.first("zero") == times[0]
@@ -126,9 +127,14 @@ def test_marks_in_the_very_first_step_are_found():
 def test_descent_locates_marks_between_its_observations():
     flow = Flow(lambda th: 0.5 * th["x"] ** 2)
     run = descend(
-        flow, {"x": np.array(1.0)}, 3.0, GradientDescent(1e-3), save=Linear(301),
-        marks={"half": Mark(x, level=0.5)}, stops={"tenth": Mark(x, level=0.1)},
-    )  # fmt: skip
+        flow,
+        {"x": np.array(1.0)},
+        3.0,
+        GradientDescent(1e-3),
+        save=Linear(301),
+        marks={"half": Mark(x, level=0.5)},
+        stops={"tenth": Mark(x, level=0.1)},
+    )
     assert run.status is Status.STOPPED
     assert run.first("half") == pytest.approx(np.log(2), abs=LEADING_ORDER)
     assert run.first("tenth") == pytest.approx(np.log(10), abs=LEADING_ORDER)

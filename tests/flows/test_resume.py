@@ -102,10 +102,17 @@ start = {"a": np.array([0.1, 0.02, 0.3]), "b": np.array([0.1, 0.05, -0.2])}
 def solve(sink: FakeDisk, engine: str, every: int, die_at: int = -1, **options: Any) -> Any:
     mortal.calls, mortal.die_at = 0, die_at
     return integrate(
-        mortal.flow, start, 12.0, sink=sink, checkpoint_every=every, engine=engine,
-        method="bdf" if engine == "cvode" else "lsoda", keep_states=True,
-        marks={"half": Mark(lambda th: th["a"] * th["b"], level=0.5)}, **options,
-    )  # fmt: skip
+        mortal.flow,
+        start,
+        12.0,
+        sink=sink,
+        checkpoint_every=every,
+        engine=engine,
+        method="bdf" if engine == "cvode" else "lsoda",
+        keep_states=True,
+        marks={"half": Mark(lambda th: th["a"] * th["b"], level=0.5)},
+        **options,
+    )
 
 
 def same(a: Any, b: Any) -> bool:
@@ -198,10 +205,17 @@ def batch(th: Any, key: Any) -> Any:
 def test_a_killed_descent_resumes_to_the_same_bits(optimiser, stochastic):
     def run(sink: FakeDisk) -> Any:
         return descend(
-            noisy, start, 3.0, optimiser, batch=stochastic, seed=7, sink=sink,
-            checkpoint_every=9, save=Linear(20),
+            noisy,
+            start,
+            3.0,
+            optimiser,
+            batch=stochastic,
+            seed=7,
+            sink=sink,
+            checkpoint_every=9,
+            save=Linear(20),
             marks={"half": Mark(lambda th: th["a"] * th["b"], 0.5)},
-        )  # fmt: skip
+        )
 
     whole = run(FakeDisk())
     assert whole.status is Status.DONE

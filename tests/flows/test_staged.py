@@ -95,8 +95,11 @@ def test_descent_on_a_gram_flow_takes_the_steps_of_the_weights():
     expected = np.block([[K.T @ K, K.T @ Q], [Q.T @ K, Q.T @ Q]])
     assert np.abs(solution.final["gram"].matrix - expected).max() < OPTAX_LOOP
     with pytest.raises(InputError, match="rates of 0"):
-        staged([Phase("keys", joint, 2.0, frozen=("gram",))], joint.project(weights),
-               optimiser=GradientDescent(0.1))  # fmt: skip
+        staged(
+            [Phase("keys", joint, 2.0, frozen=("gram",))],
+            joint.project(weights),
+            optimiser=GradientDescent(0.1),
+        )
 
 
 def test_a_stop_that_is_not_reached_ends_the_schedule():

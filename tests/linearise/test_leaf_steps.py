@@ -20,9 +20,12 @@ CHAIN = MarkovChain((0.75, 0.19, 0.05, 0.01), 0.8)
 
 @settings(max_examples=40)
 @given(
-    st.integers(1, 12), st.integers(1, 12), st.integers(0, 4), st.integers(-24, 2),
+    st.integers(1, 12),
+    st.integers(1, 12),
+    st.integers(0, 4),
+    st.integers(-24, 2),
     st.integers(0, 10**6),
-)  # fmt: skip
+)
 def test_damped_least_squares_solves_the_stacked_problem(
     rows: int, columns: int, lost: int, power: int, seed: int
 ) -> None:
@@ -82,9 +85,7 @@ def test_a_step_is_the_weighted_least_squares_of_all_rows(plateau, damping: floa
         return np.concatenate([np.ravel(system.conserved(x)[n]) for n in names])
 
     held = np.stack([(rows(y + h * e) - rows(y - h * e)) / (2 * h) for e in np.eye(len(y))], 1)
-    stacked = np.vstack([
-        system.jacobian(y), LEAF_WEIGHT * held, np.sqrt(damping) * np.eye(len(y))
-    ])  # fmt: skip
+    stacked = np.vstack([system.jacobian(y), LEAF_WEIGHT * held, np.sqrt(damping) * np.eye(len(y))])
     off = rows(y) - rows(start)
     wanted = -np.concatenate([velocity, LEAF_WEIGHT * off, np.zeros(len(y))])
     expected = np.linalg.lstsq(stacked, wanted, rcond=1e-14)[0]

@@ -138,8 +138,12 @@ def test_no_solution_is_a_value() -> None:
     lost = ls.solve([0.0], 1.0)
     assert not lost.converged
     assert "no solution" in lost.sentence
-    for nothing in (ls.zeta([0.0], 1.0), ls.reduced([0.0], 1.0), ls.tangential([0.0], 1.0),
-                    ls.jacobian([0.0], 1.0)):  # fmt: skip
+    for nothing in (
+        ls.zeta([0.0], 1.0),
+        ls.reduced([0.0], 1.0),
+        ls.tangential([0.0], 1.0),
+        ls.jacobian([0.0], 1.0),
+    ):
         assert np.isnan(nothing).all()
 
 

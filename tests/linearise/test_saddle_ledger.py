@@ -25,10 +25,11 @@ def network(layers: int, singular: tuple[float, ...], width: int) -> tuple[Flow,
         return 0.5 * jnp.sum((product - target) ** 2)
 
     conserved = {
-        f"balance {i}": (lambda th, i=i: th[f"W{i}"] @ th[f"W{i}"].T
-                         - th[f"W{i + 1}"].T @ th[f"W{i + 1}"])
+        f"balance {i}": (
+            lambda th, i=i: th[f"W{i}"] @ th[f"W{i}"].T - th[f"W{i + 1}"].T @ th[f"W{i + 1}"]
+        )
         for i in range(1, layers)
-    }  # fmt: skip
+    }
     return Flow(loss, conserved=conserved), shapes
 
 
@@ -123,8 +124,11 @@ def test_the_cusp_has_its_two_folds() -> None:
     for a in (0.5, 1.0, 2.0):
         branch = continue_branch(
             lambda th, b, a=a: th["x"] ** 4 / 4 - a * th["x"] ** 2 / 2 - b * th["x"],
-            {"x": np.array(-2.0)}, -2.0, 2.0, name="b",
-        )  # fmt: skip
+            {"x": np.array(-2.0)},
+            -2.0,
+            2.0,
+            name="b",
+        )
         expected = 2 * (a / 3) ** 1.5
         assert [s.kind for s in branch.special] == ["fold", "fold"]
         assert [s.parameter for s in branch.special] == pytest.approx([expected, -expected], 1e-8)

@@ -86,9 +86,16 @@ def test_matrix_free_agrees_with_dense_at_width_16() -> None:
     rng = np.random.default_rng(0)
     point = theory.unigram_point(chain, 16, rng.standard_normal(16))
     noise = OneLayerAttention.gaussian(4, 16, 1e-3, 3)
-    near = OneLayerAttention(*(a + b for a, b in zip(
-        (point.W0, point.W1, point.WQ, point.WK), (noise.W0, noise.W1, noise.WQ, noise.WK),
-        strict=True)))  # fmt: skip
+    near = OneLayerAttention(
+        *(
+            a + b
+            for a, b in zip(
+                (point.W0, point.W1, point.WQ, point.WK),
+                (noise.W0, noise.W1, noise.WQ, noise.WK),
+                strict=True,
+            )
+        )
+    )
     flow = population_flow(chain)
     dense = spectrum(flow, near, top=5, bottom=2, method="dense")
     free = spectrum(flow, near, top=5, bottom=2, method="krylov")
@@ -124,10 +131,12 @@ def test_newton_stays_on_the_leaf_of_the_conserved_quantities() -> None:
     free = critical_point(flow, near, hold=False)
     system = flow.bind(near)
     moved = [
-        np.abs(system.conserved(system.layout.flatten(p.theta))["balance"]
-               - system.conserved(system.layout.flatten(near))["balance"]).max()
+        np.abs(
+            system.conserved(system.layout.flatten(p.theta))["balance"]
+            - system.conserved(system.layout.flatten(near))["balance"]
+        ).max()
         for p in (held, free)
-    ]  # fmt: skip
+    ]
     assert moved[0] < 1e-10 < moved[1]
 
 

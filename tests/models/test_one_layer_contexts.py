@@ -102,9 +102,12 @@ def test_mean_attention_is_the_mean_over_sequences():
 
 def test_the_flow_on_a_table_conserves_the_balances():
     solution = integrate(
-        context_flow(EXACT), OneLayerAttention.gaussian(4, 4, 0.3, 0), until=30.0, rtol=1e-8,
+        context_flow(EXACT),
+        OneLayerAttention.gaussian(4, 4, 0.3, 0),
+        until=30.0,
+        rtol=1e-8,
         progress=False,
-    )  # fmt: skip
+    )
     assert solution.drift < 1e-6
     assert np.all(np.diff(solution.trajectory["loss"].values) <= 1e-9)
 

@@ -8,23 +8,9 @@ import numpy as np
 import pytest
 
 from attnflow import InputError, verify
-from attnflow.flows import (
-    Every,
-    GradientDescent,
-    Linear,
-    Mark,
-    Phase,
-    descend,
-    integrate,
-    staged,
-)
+from attnflow.flows import Every, GradientDescent, Linear, Mark, Phase, descend, integrate, staged
 from attnflow.models.two_head import TwoHeadClassifier, gated_weight_flow, tables, weight_flow
-from attnflow.models.two_head_gram import (
-    gram_flow,
-    head_scores,
-    infinite_width_start,
-    score_start,
-)
+from attnflow.models.two_head_gram import gram_flow, head_scores, infinite_width_start, score_start
 from attnflow.models.two_head_reduced import SymmetricFlow, symmetric_flow
 from attnflow.tasks import MixtureClassification
 from tolerances import IDENTITY, OPTAX_LOOP
@@ -140,9 +126,15 @@ def test_the_balance_is_conserved_by_the_flow_and_not_by_descent():
 
 @pytest.mark.parametrize(
     ("omega", "duration"),
-    [(0.3, 58.3405), (0.1, 90.1759), (0.03, 125.0680), (0.01, 156.9302), (0.003, 191.8593),
-     (0.001, 223.7354)],
-)  # fmt: skip
+    [
+        (0.3, 58.3405),
+        (0.1, 90.1759),
+        (0.03, 125.0680),
+        (0.01, 156.9302),
+        (0.003, 191.8593),
+        (0.001, 223.7354),
+    ],
+)
 def test_duration_of_the_attention_stage(omega, duration):
     orbits = MixtureClassification(2, 3).orbits
     _, first = symmetric_flow(orbits, omega, 0.5, ("attention",)).trace(20.0, rtol=1e-11)
@@ -161,10 +153,15 @@ def test_algorithm_one_as_a_schedule():
     attention = ("S_sum", "S_diff")
     phases = [
         Phase("neurons", all_samples.gated, 20.0, frozen=attention),
-        Phase("attention", conflicting.gated, 400.0, frozen=("w",),
-              stop=Mark(lambda z: conflicting.score(z, "c", "v"), level=1.0)),
+        Phase(
+            "attention",
+            conflicting.gated,
+            400.0,
+            frozen=("w",),
+            stop=Mark(lambda z: conflicting.score(z, "c", "v"), level=1.0),
+        ),
         Phase("convergence", all_samples.gated, 50.0, frozen=attention),
-    ]  # fmt: skip
+    ]
     solution = staged(phases, all_samples.start, rtol=1e-10)
     duration = solution.first("attention") - solution.first("neurons")
     assert duration == pytest.approx(90.1759, abs=1e-4)
@@ -226,10 +223,12 @@ def test_the_gated_weight_flow_is_the_weight_flow():
         (lambda: infinite_width_start(2, 1.0, neurons=np.zeros(4)), "neurons"),
         (lambda: SymmetricFlow(MixtureClassification().population, 0.1), "population"),
         (lambda: SymmetricFlow(MixtureClassification().orbits, 0.1, bias=0), "bias"),
-        (lambda: symmetric_flow(MixtureClassification(3, 3).orbits, 0.1).project(score_start(2)),
-         "theta"),
+        (
+            lambda: symmetric_flow(MixtureClassification(3, 3).orbits, 0.1).project(score_start(2)),
+            "theta",
+        ),
     ],
-)  # fmt: skip
+)
 def test_bad_input_is_one_sentence(make, field):
     with pytest.raises(InputError) as caught:
         make()

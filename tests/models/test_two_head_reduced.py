@@ -7,10 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnflow.flows import (
-    Linear,
-    integrate,
-)
+from attnflow.flows import Linear, integrate
 from attnflow.models.two_head import tables
 from attnflow.models.two_head_gram import (
     gram_flow,

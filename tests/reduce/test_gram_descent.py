@@ -14,11 +14,7 @@ from tolerances import FIRST_ORDER_SLOPE
 
 DESCENT = 1e-13  # some hundred steps of the same map in other variables: the figure to reach
 
-OPTIMISERS = [
-    GradientDescent(0.02),
-    Momentum(0.01, 0.9),
-    Momentum(0.01, 0.8, nesterov=True),
-]
+OPTIMISERS = [GradientDescent(0.02), Momentum(0.01, 0.9), Momentum(0.01, 0.8, nesterov=True)]
 
 
 def arguments(optimiser: Any) -> dict[str, Any]:

@@ -80,9 +80,11 @@ def test_two_groups_of_different_width_and_plain_parameters_close() -> None:
     weights = two_heads_weights(p, widths=(4, 6))
     blocks = {"plus": {"K": p, "Q": p}, "minus": {"K": p, "Q": p}}
     flow = GramFlow(
-        two_heads_loss(p), blocks, rates={"plus.K": 2.0, "minus": 0.5, "w": 3.0},
+        two_heads_loss(p),
+        blocks,
+        rates={"plus.K": 2.0, "minus": 0.5, "w": 3.0},
         balanced=[("plus.K", "plus.Q"), ("minus.K", "minus.Q")],
-    )  # fmt: skip
+    )
     found = verify(flow.full, flow, weights, 1.0, **EXACT)
     assert found.agrees
     assert max(found.absolute) <= CLOSURE
@@ -101,9 +103,10 @@ def test_two_layer_linear_network_follows_the_exact_singular_values() -> None:
     frame, _ = np.linalg.qr(draw(7, 3, seed=3))
     weights = {"out": frame * np.sqrt(s0) @ u.T, "in": frame * np.sqrt(s0) @ v.T}
     flow = GramFlow(
-        lambda G: 0.5 * jnp.sum((G["out", "in"] - target) ** 2), {"out": 3, "in": 3},
+        lambda G: 0.5 * jnp.sum((G["out", "in"] - target) ** 2),
+        {"out": 3, "in": 3},
         balanced=[("out", "in")],
-    )  # fmt: skip
+    )
     solution = integrate(flow, flow.project(weights), t, **EXACT)
     found = u.T @ solution.final["gram"]["out", "in"] @ v
     expected = sigma / (1 + (sigma / s0 - 1) * np.exp(-2 * sigma * t))
@@ -130,8 +133,9 @@ def test_balances_are_constant_in_all_forms_and_fix_the_spectrum() -> None:
     assert np.abs(solution.final["gram"].matrix - start["gram"].matrix).max() > 0.1
     with jax.enable_x64(True):
         forms = {kind: flow.balance("K", "Q", kind) for kind in ("trace", "frobenius", "spectral")}
-        before, after = ({k: np.asarray(c(s)) for k, c in forms.items()}
-                         for s in (start, solution.final))  # fmt: skip
+        before, after = (
+            {k: np.asarray(c(s)) for k, c in forms.items()} for s in (start, solution.final)
+        )
     G = start["gram"]
     assert before["trace"] == pytest.approx(np.trace(G["K"]) - 0.4 * np.trace(G["Q"]))
     assert before["frobenius"] == pytest.approx(
@@ -211,9 +215,10 @@ def test_a_model_with_its_own_layout_is_read_through_columns() -> None:
     full = Flow(lambda th: 0.5 * jnp.sum((th["W2"] @ th["W1"] - target) ** 2))
     start = {"W1": draw(4, 3, seed=2, scale=0.5), "W2": draw(2, 4, seed=3, scale=0.5)}
     flow = GramFlow(
-        lambda G: 0.5 * jnp.sum((G["out", "in"] - target) ** 2), {"out": 2, "in": 3},
+        lambda G: 0.5 * jnp.sum((G["out", "in"] - target) ** 2),
+        {"out": 2, "in": 3},
         columns=lambda th: {"out": th["W2"].T, "in": th["W1"]},
-    )  # fmt: skip
+    )
     found = verify(full, flow, start, 2.0, **EXACT)
     assert found.agrees
     assert max(found.absolute) <= CLOSURE

@@ -31,9 +31,11 @@ def rank_one(z: Any) -> OneLayerAttention:
     """arXiv 2605.01199, Prop. 3.6: every matrix along fixed unit vectors a and a~."""
     a, b = unit(1), unit(2)
     return OneLayerAttention(
-        jnp.outer(z["gamma"], a), jnp.outer(a, z["beta"]), z["lQ"] * jnp.outer(a, b),
+        jnp.outer(z["gamma"], a),
+        jnp.outer(a, z["beta"]),
+        z["lQ"] * jnp.outer(a, b),
         z["lK"] * jnp.outer(a, b),
-    )  # fmt: skip
+    )
 
 
 def coordinates(tokens: int, seed: int = 3, scale: float = 0.5) -> dict[str, np.ndarray]:
@@ -89,9 +91,11 @@ def test_a_curved_manifold_is_followed_and_projected_onto() -> None:
 
     like = {"r": np.array(0.5), "phi": np.array(0.3)}
     reduced = ManifoldFlow(
-        flow, polar, like,
+        flow,
+        polar,
+        like,
         sample=lambda rng: {"r": rng.uniform(0.5, 2, ()), "phi": rng.uniform(0, 6, ())},
-    )  # fmt: skip
+    )
     v = reduced.velocity(like)
     assert v["r"] == pytest.approx(-4 * 0.5 * (0.25 - 1.0))
     assert abs(v["phi"]) <= 1e-14

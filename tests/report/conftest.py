@@ -34,13 +34,23 @@ CORRECTION = Correction(
 
 def row(verdict: Verdict, **changes) -> Row:
     given = {
-        "id": f"Prop ({verdict.value})", "part": Part.STATEMENT, "study": "focus-dilution",
-        "title": f"A statement that {verdict.label}.", "verdict": verdict, "cause": None,
-        "strength": Strength.NUMERIC, "predicted": 0.5, "measured": [0.5, 1e-14],
-        "tolerance": 1e-12, "regime": Regime(True, "the law is not uniform"), "note": "error 0",
-        "expected": verdict, "paper": PAPER, "equation": "eq 14",
+        "id": f"Prop ({verdict.value})",
+        "part": Part.STATEMENT,
+        "study": "focus-dilution",
+        "title": f"A statement that {verdict.label}.",
+        "verdict": verdict,
+        "cause": None,
+        "strength": Strength.NUMERIC,
+        "predicted": 0.5,
+        "measured": [0.5, 1e-14],
+        "tolerance": 1e-12,
+        "regime": Regime(True, "the law is not uniform"),
+        "note": "error 0",
+        "expected": verdict,
+        "paper": PAPER,
+        "equation": "eq 14",
         "control": Control(True, "error 0.1, allowed 1e-12", None, None),
-    }  # fmt: skip
+    }
     return Row(**{**given, **changes})
 
 

@@ -15,8 +15,16 @@ from attnflow.report._drawings import caption
 from attnflow.walk import run
 
 NAMES = ["loss", "attention", "attention-maps", "ranks", "embeddings", "speed"]
-SECOND = [Stage(n, t, c) for n, t, c in (("condensation", 13.0, 1), ("focus", 30.0, 1),
-          ("dilution", 31.0, 1), ("focus", 45.0, 2), ("dilution", 45.5, 2))]  # fmt: skip
+SECOND = [
+    Stage(n, t, c)
+    for n, t, c in (
+        ("condensation", 13.0, 1),
+        ("focus", 30.0, 1),
+        ("dilution", 31.0, 1),
+        ("focus", 45.0, 2),
+        ("dilution", 45.5, 2),
+    )
+]
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +56,12 @@ def test_every_axis_has_a_name_and_a_unit(bare, name):
 def test_little_or_broken_data_is_drawn(bare, name, kind):
     data = bare.trajectory
     cut = {
-        "one row": data.isel(time=[0]), "two rows": data.isel(time=[0, 1]),
-        "nan": data.where(False), "partly nan": data.where(data["time"] < 20),
+        "one row": data.isel(time=[0]),
+        "two rows": data.isel(time=[0, 1]),
+        "nan": data.where(False),
+        "partly nan": data.where(data["time"] < 20),
         "zero": data * 0.0,
-    }[kind]  # fmt: skip
+    }[kind]
     stages = [] if kind in ("two rows", "zero") else SECOND
     assert bare.study.figures()[name](cut, stages).axes
 

@@ -17,8 +17,18 @@ from attnflow.report import fragment, page, write_figures
 from .conftest import MANIFEST
 from .markup import Markup
 
-SECTIONS = ["answer", "figures", "stages", "saddles", "claims", "corrections", "solve", "config",
-            "versions", "citation"]  # fmt: skip
+SECTIONS = [
+    "answer",
+    "figures",
+    "stages",
+    "saddles",
+    "claims",
+    "corrections",
+    "solve",
+    "config",
+    "versions",
+    "citation",
+]
 
 
 @pytest.fixture(scope="module")
@@ -92,9 +102,14 @@ def test_claims_have_signs_words_and_corrections_side_by_side(read, ledger):
         assert row.verdict.symbol in read.words
         assert row.id in read.words
         assert row.title in read.words
-    for text in ("W0' = -GM W1^T - GP W0 WQ^T", "W0' = -GM W1^T - GP W0 W_QK^T",
-                 "assert 1 + 1 == 2  # <b>not markup</b>", "inside: the law is not uniform",
-                 "Not as expected:", "Other 2025, eq 14"):  # fmt: skip
+    for text in (
+        "W0' = -GM W1^T - GP W0 WQ^T",
+        "W0' = -GM W1^T - GP W0 W_QK^T",
+        "assert 1 + 1 == 2  # <b>not markup</b>",
+        "inside: the law is not uniform",
+        "Not as expected:",
+        "Other 2025, eq 14",
+    ):
         assert text in read.words
 
 
@@ -150,16 +165,29 @@ def test_everything_is_escaped(outcome, ledger):
 
 def test_failed_outcome_without_claims_or_stages_has_a_page(bare):
     broken = replace(
-        bare, trajectory=bare.trajectory.isel(time=[0]), stages=[], events=(), status="failed",
-        sentence="the step became too small.", work={}, drift=float("nan"), solver={}, command="",
+        bare,
+        trajectory=bare.trajectory.isel(time=[0]),
+        stages=[],
+        events=(),
+        status="failed",
+        sentence="the step became too small.",
+        work={},
+        drift=float("nan"),
+        solver={},
+        command="",
         notes=("resumed under other conditions",),
-    )  # fmt: skip
+    )
     read = Markup(page(broken, {}))
     assert read.problems == []
-    for text in ("Failed:", "the step became too small.", "Claims were not checked",
-                 "attnflow check focus-dilution", "No stage was told apart before the run ended.",
-                 "no drift is known",
-                 "resumed under other conditions"):  # fmt: skip
+    for text in (
+        "Failed:",
+        "the step became too small.",
+        "Claims were not checked",
+        "attnflow check focus-dilution",
+        "No stage was told apart before the run ended.",
+        "no drift is known",
+        "resumed under other conditions",
+    ):
         assert text in read.words
 
 

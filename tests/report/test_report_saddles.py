@@ -22,9 +22,19 @@ def saddle(number: int, **known: Any) -> dict[str, Any]:
     row: dict[str, Any] = dict.fromkeys(
         ("leave_predicted", "index", "nullity", "rate_predicted", "rate_measured")
     )
-    row |= {"number": number, "loss": 1 / number, "time": 5.0 * number, "enter": 4.0 * number,
-            "leave": 6.0 * number, "converged": False, "gradient": 2e-3, "rates": [],
-            "blocks": "", "efolds": 0.0, "note": "8 steps <did> not halve it"}  # fmt: skip
+    row |= {
+        "number": number,
+        "loss": 1 / number,
+        "time": 5.0 * number,
+        "enter": 4.0 * number,
+        "leave": 6.0 * number,
+        "converged": False,
+        "gradient": 2e-3,
+        "rates": [],
+        "blocks": "",
+        "efolds": 0.0,
+        "note": "8 steps <did> not halve it",
+    }
     return {**row, **known}
 
 
@@ -90,7 +100,9 @@ def test_the_figure_says_what_was_not_found(bare) -> None:
 def test_little_or_broken_data_is_drawn(bare, kind: str) -> None:
     data = bare.trajectory
     cut = {
-        "one row": data.isel(time=[0]), "two rows": data.isel(time=[0, 1]),
-        "nan": data.where(False), "zero": data * 0.0,
-    }[kind]  # fmt: skip
+        "one row": data.isel(time=[0]),
+        "two rows": data.isel(time=[0, 1]),
+        "nan": data.where(False),
+        "zero": data * 0.0,
+    }[kind]
     assert saddles_over_loss(cut, [], bare.saddles).axes

@@ -30,10 +30,21 @@ DEFAULT = ((0.75, 0.19, 0.05, 0.01), 0.8)
 OTHER = ((0.5, 0.3, 0.2), 0.7)
 
 CORRECTED = {
-    "Thm D.3 (perturbed Hessian)", "Thm D.3 (eq 106)", "Thm D.3 (eq 108)", "Lemma D.9 (item 2)",
-    "Lemma D.9 (item 3)", "eq 131", "eq 139", "eq 144", "eq 146", "eq 147", "eq 149", "eq 152",
-    "Lemma D.15 (c3)", "Lemma D.15 (cross term)",
-}  # fmt: skip
+    "Thm D.3 (perturbed Hessian)",
+    "Thm D.3 (eq 106)",
+    "Thm D.3 (eq 108)",
+    "Lemma D.9 (item 2)",
+    "Lemma D.9 (item 3)",
+    "eq 131",
+    "eq 139",
+    "eq 144",
+    "eq 146",
+    "eq 147",
+    "eq 149",
+    "eq 152",
+    "Lemma D.15 (c3)",
+    "Lemma D.15 (cross term)",
+}
 
 
 def study(pi: tuple[float, ...], lam: float) -> Any:

@@ -20,19 +20,43 @@ CONFIGS = {
     "default": {"until": 160.0, "dim": 8, "seed": 1},
     "equal": {"pi": (0.75, 0.125, 0.125), "until": 40.0, "dim": 4},
     "two tokens": {"pi": (0.7, 0.3), "until": 20.0, "dim": 3},
-    "matrix": {"transition": ((0.9, 0.1, 0.0), (0.1, 0.7, 0.2), (0.3, 0.3, 0.4)), "until": 20.0,
-               "dim": 3},
-    "sample": {"data": "sample", "mode": "adam", "dim": 8, "sequences": 500, "context": 5,
-               "rate": 0.01, "until": 1.0, "init_scale": 0.05},
+    "matrix": {
+        "transition": ((0.9, 0.1, 0.0), (0.1, 0.7, 0.2), (0.3, 0.3, 0.4)),
+        "until": 20.0,
+        "dim": 3,
+    },
+    "sample": {
+        "data": "sample",
+        "mode": "adam",
+        "dim": 8,
+        "sequences": 500,
+        "context": 5,
+        "rate": 0.01,
+        "until": 1.0,
+        "init_scale": 0.05,
+    },
     "large start": {"init_scale": 0.5, "until": 10.0, "dim": 3},
-    "uniform": {"transition": ((0.5, 0.3, 0.2), (0.2, 0.5, 0.3), (0.3, 0.2, 0.5)), "until": 5.0,
-                "dim": 3},
-}  # fmt: skip
+    "uniform": {
+        "transition": ((0.5, 0.3, 0.2), (0.2, 0.5, 0.3), (0.3, 0.2, 0.5)),
+        "until": 5.0,
+        "dim": 3,
+    },
+}
 
 ALWAYS = {
-    "loss", "setting", "attention", "attention-maps", "entropy", "condensation", "ranks",
-    "singular", "embeddings", "embedding-paths", "amplitudes", "speed",
-}  # fmt: skip
+    "loss",
+    "setting",
+    "attention",
+    "attention-maps",
+    "entropy",
+    "condensation",
+    "ranks",
+    "singular",
+    "embeddings",
+    "embedding-paths",
+    "amplitudes",
+    "speed",
+}
 TWO_TERM = {"map-instability", "map-cleanliness", "map-length", "timeline"}
 NAMES = {
     "default": ALWAYS | TWO_TERM,
@@ -92,8 +116,9 @@ def test_group_losses_add_up_to_the_loss_that_is_drawn():
     run = trained("default")
     (axes,) = run.draw("loss").axes
     lines = {str(line.get_label()): line for line in axes.get_lines()}
-    groups = np.array([lines[f"S{k}, token {k} ({p:.3g})"].get_ydata()
-                       for k, p in enumerate(run.study.chain.pi)])  # fmt: skip
+    groups = np.array(
+        [lines[f"S{k}, token {k} ({p:.3g})"].get_ydata() for k, p in enumerate(run.study.chain.pi)]
+    )
     total = np.asarray(lines["loss"].get_ydata(), float)
     np.testing.assert_allclose(run.study.chain.pi @ groups, total, rtol=1e-12)
     levels = [p["loss"] for p in run.study.timeline.plateaus]
@@ -128,8 +153,7 @@ def test_paths_are_the_projections_on_the_principal_directions():
     np.testing.assert_allclose(paths, naive * signs, atol=1e-9)
     assert (paths[-1].max(axis=0) >= -paths[-1].min(axis=0)).all()
     whole = run.draw("embedding-paths").axes[-1]
-    drawn = next(line for line in whole.get_lines()
-                 if str(line.get_label()).startswith("token 1"))  # fmt: skip
+    drawn = next(line for line in whole.get_lines() if str(line.get_label()).startswith("token 1"))
     kept = draw.thinned(len(paths))
     np.testing.assert_allclose(drawn.get_xydata(), paths[kept, 1], atol=1e-9)
 

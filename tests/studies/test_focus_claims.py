@@ -45,8 +45,15 @@ def test_no_verdict_is_a_surprise(keys):
 def test_what_is_printed_wrongly_is_found_to_be_wrong():
     verdicts = {row.id: row.verdict for row in rows_of(CONFIGS[0])}
     assert verdicts["Prop 3.4 (J_att)"] is Verdict.FAILS
-    for name in ("Prop 2.3 (eq 4)", "Thm 3.2 (eq 10)", "eq 60", "eq 65", "eq 71",
-                 "Thm 3.5 (eq 16)", "Prop 3.3 (hypothesis)"):  # fmt: skip
+    for name in (
+        "Prop 2.3 (eq 4)",
+        "Thm 3.2 (eq 10)",
+        "eq 60",
+        "eq 65",
+        "eq 71",
+        "Thm 3.5 (eq 16)",
+        "Prop 3.3 (hypothesis)",
+    ):
         assert verdicts[name] is Verdict.HOLDS_CORRECTED
 
 

@@ -55,8 +55,7 @@ def test_a_uniform_law_is_outside_the_regime() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pi", "rate", "c"),
-    [(DEFAULT, 0.459501, 0.1276555), (TWO_GROUP, 0.393221, 0.0662578)],
+    ("pi", "rate", "c"), [(DEFAULT, 0.459501, 0.1276555), (TWO_GROUP, 0.393221, 0.0662578)]
 )
 def test_closed_forms_have_the_known_values(pi, rate: float, c: float) -> None:
     chain = MarkovChain(pi, 0.8)
@@ -109,19 +108,23 @@ def test_gradient_descent_follows_the_flow() -> None:
     keys = {"dim": 4, "until": 30.0, "claims": False, "progress": False}
     flow = walk.run("focus-dilution", rtol=1e-9, **keys)
     descent = walk.run("focus-dilution", mode="gd", rate=0.002, **keys)
-    loss = next(d for d in compare(flow.trajectory, descent.trajectory).rows
-                if d.name == "loss")  # fmt: skip
+    loss = next(d for d in compare(flow.trajectory, descent.trajectory).rows if d.name == "loss")
     assert 0 < loss.absolute < 5e-3
 
 
 def test_a_general_chain_runs_to_its_entropy_rate() -> None:
     outcome = walk.run(
-        "focus-dilution", transition=((0.9, 0.1), (0.3, 0.7)), init_scale=0.05, until=2000.0,
-        claims=False, progress=False,
-    )  # fmt: skip
+        "focus-dilution",
+        transition=((0.9, 0.1), (0.3, 0.7)),
+        init_scale=0.05,
+        until=2000.0,
+        claims=False,
+        progress=False,
+    )
     assert outcome.loss == pytest.approx(outcome.summary["floor"], abs=1e-3)
-    assert np.isclose(outcome.study.chain.pi @ outcome.study.chain.transition,
-                      outcome.study.chain.pi).all()  # fmt: skip
+    assert np.isclose(
+        outcome.study.chain.pi @ outcome.study.chain.transition, outcome.study.chain.pi
+    ).all()
 
 
 @pytest.mark.parametrize(
@@ -156,9 +159,17 @@ def test_a_length_that_does_not_fit_is_said_before_any_work() -> None:
 
 def test_short_training_on_the_sample_of_appendix_e_shows_the_pattern() -> None:
     outcome = walk.run(
-        "focus-dilution", data="sample", mode="adam", rate=1.5e-4, until=0.12, dim=64,
-        init_scale=1 / 256, sequences=20_000, claims=False, progress=False,
-    )  # fmt: skip
+        "focus-dilution",
+        data="sample",
+        mode="adam",
+        rate=1.5e-4,
+        until=0.12,
+        dim=64,
+        init_scale=1 / 256,
+        sequences=20_000,
+        claims=False,
+        progress=False,
+    )
     data = outcome.trajectory
     assert {"data_attention", "test_loss", "token_loss"} <= set(data.data_vars)
     onto = data["attention"].sel(key=0).values[:, 1:].mean(axis=1)

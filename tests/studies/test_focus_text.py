@@ -31,9 +31,17 @@ from attnflow.tasks import MarkovChain
 DATA = Path(__file__).parents[3] / "shared" / "data"
 STUDY = "focus-dilution-text"
 SMALL = {
-    "tokenizer": "word", "vocabulary": 4, "context": 8, "batch": 32, "dim": 8, "rate": 0.01,
-    "steps": 400, "held_out": 200, "test_sample": 6, "init_scale": 0.05,
-}  # fmt: skip
+    "tokenizer": "word",
+    "vocabulary": 4,
+    "context": 8,
+    "batch": 32,
+    "dim": 8,
+    "rate": 0.01,
+    "steps": 400,
+    "held_out": 200,
+    "test_sample": 6,
+    "init_scale": 0.05,
+}
 
 
 @cache
@@ -318,9 +326,16 @@ def test_a_slice_of_tinystories_focuses_on_frequent_tokens(tmp_path: Path) -> No
     piece = tmp_path / "stories.txt"
     piece.write_bytes(gzip.decompress(source.read_bytes())[:200_000].rpartition(b"\n")[0])
     run = walk.run(
-        STUDY, text=str(piece), vocabulary=200, dim=32, batch=64, steps=250, rate=0.003,
-        held_out=256, progress=False,
-    )  # fmt: skip
+        STUDY,
+        text=str(piece),
+        vocabulary=200,
+        dim=32,
+        batch=64,
+        steps=250,
+        rate=0.003,
+        held_out=256,
+        progress=False,
+    )
     assert run.claims is not None
     assert not run.claims.surprises, run.claims.summary
     assert run.trajectory["focus"].values.max() > 0.3

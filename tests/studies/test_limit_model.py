@@ -151,9 +151,10 @@ def test_the_flow_of_all_weights_is_the_gradient_of_the_loss(tokens: int) -> Non
 
     w = np.random.default_rng(1).standard_normal(size)
     np.testing.assert_allclose(
-        weight_velocity(m, w, dim, 0.02), -jax.jit(jax.grad(loss))(jnp.asarray(w)),
+        weight_velocity(m, w, dim, 0.02),
+        -jax.jit(jax.grad(loss))(jnp.asarray(w)),
         atol=CLOSED_FORM_VS_AUTODIFF,
-    )  # fmt: skip
+    )
 
 
 def finite(m: LimitModel, theta: np.ndarray) -> OneLayerAttention:

@@ -107,14 +107,16 @@ def test_the_projection_is_the_nearest_point_and_says_how_far() -> None:
     theta = OneLayerAttention(*(w + 0.05 * rng.normal(size=w.shape) for w in arrays(lifted)))
     found = rank_one.rank_one_project(theta)
     norm = np.sqrt(sum(np.sum(w**2) for w in arrays(theta)))
-    noise = np.sqrt(sum(np.sum((x - y) ** 2) for x, y in zip(arrays(theta), arrays(lifted),
-                                                             strict=True)))  # fmt: skip
+    noise = np.sqrt(
+        sum(np.sum((x - y) ** 2) for x, y in zip(arrays(theta), arrays(lifted), strict=True))
+    )
     assert 0.01 < found.distance < noise / norm
     for _ in range(20):  # no point beside it is nearer
         a, at = (x + 0.01 * rng.normal(size=4) for x in (found.alpha, found.alpha_tilde))
         beside = rank_one.rank_one_lift(found.state, a, at)
-        off = np.sqrt(sum(np.sum((x - y) ** 2) for x, y in zip(arrays(theta), arrays(beside),
-                                                               strict=True)))  # fmt: skip
+        off = np.sqrt(
+            sum(np.sum((x - y) ** 2) for x, y in zip(arrays(theta), arrays(beside), strict=True))
+        )
         assert off / norm > found.distance
 
 
@@ -223,9 +225,7 @@ CONFIGS = {
     "transition": Config(transition=((0.1, 0.7, 0.2), (0.6, 0.2, 0.2), (0.3, 0.3, 0.4))),
     "same direction": Config(pi=(0.75, 0.05, 0.05, 0.05, 0.05, 0.05), lam=0.02),
 }
-CORRECTED = {
-    "Prop 3.6 (eq 20, eta)", "eq 88", "App C.3 (linearised prediction)",
-}  # fmt: skip
+CORRECTED = {"Prop 3.6 (eq 20, eta)", "eq 88", "App C.3 (linearised prediction)"}
 ANY_LAW = {"Prop 3.6 (i)", "Prop 3.6 (eq 20)", "Prop 3.6 (eq 20, eta)"}
 
 

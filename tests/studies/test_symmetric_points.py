@@ -202,10 +202,12 @@ def test_rates_are_those_of_the_whole_flow(chain: MarkovChain) -> None:
         (MarkovChain((0.75, 0.25), 0.8), ["origin", "unigram", "two-group optimum"]),
         (MarkovChain((0.8, 0.1, 0.1), 0.3), ["origin", "unigram", "two-group optimum"]),
         (MarkovChain.of([[0.9, 0.1], [0.3, 0.7]]), ["origin", "unigram", "rank-one optimum"]),
-        (MarkovChain((8 / 15, 4 / 15, 2 / 15, 1 / 15), 0.8),
-         ["origin", "unigram", "rank-one passage"]),
+        (
+            MarkovChain((8 / 15, 4 / 15, 2 / 15, 1 / 15), 0.8),
+            ["origin", "unigram", "rank-one passage"],
+        ),
     ],
-)  # fmt: skip
+)
 def test_other_laws_end_where_they_should(chain: MarkovChain, names: list[str]) -> None:
     visited = symmetric.visited_saddles(chain)
     assert [s.name for s in visited] == names
@@ -217,8 +219,12 @@ def test_other_laws_end_where_they_should(chain: MarkovChain, names: list[str]) 
 
 def test_the_two_group_flow_from_a_tiny_start_stops_at_a_finite_eta() -> None:
     orbits = rank_one.two_group_flow(S3)
-    start = {"W0": np.array([2e-4, 1e-4]), "W1": np.array([1e-4, -0.5e-4]),
-             "WQ": np.array([1e-5]), "WK": np.array([1e-5])}  # fmt: skip
+    start = {
+        "W0": np.array([2e-4, 1e-4]),
+        "W1": np.array([1e-4, -0.5e-4]),
+        "WQ": np.array([1e-5]),
+        "WK": np.array([1e-5]),
+    }
     solution = integrate(orbits, start, until=500.0, rtol=1e-9, save=[0.0], progress=False)
     end = solution.final
     eta = float(end["WQ"][0] * end["WK"][0])
@@ -293,8 +299,11 @@ def test_where_the_criterion_says_stable_it_is() -> None:
 @pytest.mark.parametrize("name", ["uniform", "transition", "two tokens"])
 def test_outside_the_hypotheses_nothing_is_measured(name: str) -> None:
     rows = rows_of(CONFIGS[name])
-    for i in ("Prop 3.8 (neutrally stable)", "ours: equal tokens part within rank one",
-              "ours: the split dies as eta grows"):  # fmt: skip
+    for i in (
+        "Prop 3.8 (neutrally stable)",
+        "ours: equal tokens part within rank one",
+        "ours: the split dies as eta grows",
+    ):
         assert rows[i].verdict is Verdict.OUT_OF_REGIME
     assert rows["ours: regime map of Prop 3.8"].verdict is Verdict.HOLDS
 

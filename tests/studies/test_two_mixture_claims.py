@@ -75,8 +75,14 @@ def test_verdicts_outside(where):
 
 @pytest.mark.parametrize("where", ["K3", "L4", "K8L5"])
 def test_lemmas_about_two_groups_are_out_of_regime(where):
-    for name in ("Lemma C.2 (eq 4)", "Lemma 5.2 (group signals)", "Lemma E.1 (eq 11)", "Thm D.8",
-                 "Thm E.7 (consistent, group query)", "App E.7.3 (v1 v1)"):  # fmt: skip
+    for name in (
+        "Lemma C.2 (eq 4)",
+        "Lemma 5.2 (group signals)",
+        "Lemma E.1 (eq 11)",
+        "Thm D.8",
+        "Thm E.7 (consistent, group query)",
+        "App E.7.3 (v1 v1)",
+    ):
         assert BY_ID[name].check(OUTSIDE[where]).verdict is Verdict.OUT_OF_REGIME
 
 
@@ -98,12 +104,42 @@ def test_corrections_stand_alone():
 
 @pytest.mark.parametrize(
     "label",
-    ["App B.1", "App B.2", "Lemma C.1", "Lemma C.2", "Cor C.3", "Lemma C.4", "Cor C.5", "Lemma 5.2",
-     "Lemma 5.3", "Lemma 5.5", "Lemma D.1", "Lemma D.2", "Cor D.3", "Lemma D.4", "Lemma D.5",
-     "Cor D.6", "Cor D.7", "Thm D.8", "Lemma E.1", "Lemma E.2", "Lemma E.3", "Lemma E.4",
-     "Lemma E.5", "Lemma E.6", "Thm E.7", "Thm 4.1", "App E.5.1", "App E.5.2", "App E.5.3",
-     "App E.6", "App E.7.1", "App E.7.2", "App E.7.3"],
-)  # fmt: skip
+    [
+        "App B.1",
+        "App B.2",
+        "Lemma C.1",
+        "Lemma C.2",
+        "Cor C.3",
+        "Lemma C.4",
+        "Cor C.5",
+        "Lemma 5.2",
+        "Lemma 5.3",
+        "Lemma 5.5",
+        "Lemma D.1",
+        "Lemma D.2",
+        "Cor D.3",
+        "Lemma D.4",
+        "Lemma D.5",
+        "Cor D.6",
+        "Cor D.7",
+        "Thm D.8",
+        "Lemma E.1",
+        "Lemma E.2",
+        "Lemma E.3",
+        "Lemma E.4",
+        "Lemma E.5",
+        "Lemma E.6",
+        "Thm E.7",
+        "Thm 4.1",
+        "App E.5.1",
+        "App E.5.2",
+        "App E.5.3",
+        "App E.6",
+        "App E.7.1",
+        "App E.7.2",
+        "App E.7.3",
+    ],
+)
 def test_every_statement_has_a_claim(label):
     assert any(c.id == label or c.id.startswith(f"{label} (") for c in CLAIMS)
 

@@ -104,12 +104,13 @@ def test_weights_of_ones_own_are_checked_and_named():
         (lambda: constructions.corrected(1), "groups", "at least 2"),
         (lambda: constructions.corrected(2, -1.0), "scale", "positive"),
         (
-            lambda: constructions.corrected(2).predictions(MixtureClassification(3, 3)), "task",
+            lambda: constructions.corrected(2).predictions(MixtureClassification(3, 3)),
+            "task",
             "K = 2",
         ),
         (lambda: examine(constructions.corrected(8), 9), "population", "1,240,320"),
     ],
-)  # fmt: skip
+)
 def test_wrong_shapes_are_refused_in_a_sentence(make, field, words):
     with pytest.raises(InputError) as error:
         make()

@@ -53,9 +53,11 @@ def test_both_certificates_enclose_the_margin(seed, n, d, shift):
 
 
 @given(
-    seed=st.integers(0, 10_000), groups=st.integers(2, 4), length=st.integers(3, 4),
+    seed=st.integers(0, 10_000),
+    groups=st.integers(2, 4),
+    length=st.integers(3, 4),
     gates=st.sampled_from(["all_on", "actual"]),
-)  # fmt: skip
+)
 def test_three_numbers_per_orbit_have_the_margin_of_all_samples(seed, groups, length, gates):
     task = MixtureClassification(groups, length)
     flow = symmetric_flow(task.orbits, 0.1, 0.5)

@@ -55,17 +55,22 @@ def test_the_three_stages_have_the_known_lengths():
 
 @pytest.mark.parametrize(
     ("omega", "length"),
-    [(0.3, 58.3405), (0.1, 90.1759), (0.03, 125.0680), (0.01, 156.9302), (0.003, 191.8593),
-     (0.001, 223.7354)],
-)  # fmt: skip
+    [
+        (0.3, 58.3405),
+        (0.1, 90.1759),
+        (0.03, 125.0680),
+        (0.01, 156.9302),
+        (0.003, 191.8593),
+        (0.001, 223.7354),
+    ],
+)
 def test_stage_two_lasts_as_long_as_it_should(omega, length):
     run = algorithm.three_stages(TWO, omega, 0.5, 20.0, 1.0, (0.1,), 1e-9)
     assert run.duration == pytest.approx(length, abs=1e-4)
 
 
 @pytest.mark.parametrize(
-    ("groups", "half"),
-    [(2, 108.0), (3, 197.8), (4, 286.8), (6, 464.2), (8, 641.5), (16, 1350.0)],
+    ("groups", "half"), [(2, 108.0), (3, 197.8), (4, 286.8), (6, 464.2), (8, 641.5), (16, 1350.0)]
 )
 def test_conflicting_half_times_for_many_groups(groups, half):
     run = paths.learning(groups, 0.1, 0.5)
@@ -207,8 +212,9 @@ def test_a_wide_model_is_near_the_infinite_one():
 
 
 def test_a_run_on_disk_opens_as_it_was(tmp_path):
-    kept = walk.run(STUDY, until=140.0, out=tmp_path / "run", claims=False, report=False,
-                    progress=False)  # fmt: skip
+    kept = walk.run(
+        STUDY, until=140.0, out=tmp_path / "run", claims=False, report=False, progress=False
+    )
     again = walk.reopen(tmp_path / "run")
     assert again.summary == kept.summary
     assert [e.name for e in again.events] == [e.name for e in kept.events]
@@ -224,10 +230,16 @@ SECTIONS = ("stage_three", "separability", "construction", "experiments", "slidi
 
 @pytest.mark.parametrize(
     "keys",
-    [{}, {"groups": 3, "length": 4}, {"bias": 2.0}, {"omega": 2.0},
-     {"score_stop": 3.0, "omega": 0.45}, {"score_stop": 0.3, "omega": 0.05, "bias": 0.8}],
+    [
+        {},
+        {"groups": 3, "length": 4},
+        {"bias": 2.0},
+        {"omega": 2.0},
+        {"score_stop": 3.0, "omega": 0.45},
+        {"score_stop": 0.3, "omega": 0.05, "bias": 0.8},
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_claims_come_out_as_expected_or_are_out_of_regime(keys):
     study = walk.build(STUDY, keys)
     mine = [c for c in study.claims() if c.measure.__module__.rpartition(".")[2] in SECTIONS]
@@ -252,10 +264,9 @@ def test_corrections_show_what_they_say():
 
 @pytest.mark.parametrize(
     "keys",
-    [{}, {"mode": "staged"}, {"groups": 9, "until": 50.0},
-     {"dim": 8, "mode": "gd", "until": 20.0}],
+    [{}, {"mode": "staged"}, {"groups": 9, "until": 50.0}, {"dim": 8, "mode": "gd", "until": 20.0}],
     ids=str,
-)  # fmt: skip
+)
 def test_every_figure_draws_with_named_axes(keys):
     found = outcome(**keys)
     for name, function in found.figure_functions.items():
@@ -316,9 +327,7 @@ def test_a_long_enumeration_runs_in_the_orbit_form():
     assert set(study.half_times(found.trajectory)) == {"-5", "-3", "-1", "1", "3", "5"}
 
 
-@given(
-    values=st.lists(st.floats(-1, 1), min_size=2, max_size=40), level=st.floats(-0.9, 0.9)
-)  # fmt: skip
+@given(values=st.lists(st.floats(-1, 1), min_size=2, max_size=40), level=st.floats(-0.9, 0.9))
 def test_the_first_fall_lies_where_the_series_crosses(values, level):
     y, t = np.array(values), np.arange(len(values), dtype=float)
     found = stages.first_fall(t, y, level)

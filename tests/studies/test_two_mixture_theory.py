@@ -21,8 +21,13 @@ from attnflow.tasks.mixture import MixtureClassification
 
 BIAS, T1 = 0.5, 20.0
 LENGTHS = {
-    0.3: 58.3405, 0.1: 90.1759, 0.03: 125.0680, 0.01: 156.9302, 0.003: 191.8593, 0.001: 223.7354
-}  # fmt: skip
+    0.3: 58.3405,
+    0.1: 90.1759,
+    0.03: 125.0680,
+    0.01: 156.9302,
+    0.003: 191.8593,
+    0.001: 223.7354,
+}
 """T2 - T1 at b = 1/2, T1 = 20, stop at score 1."""
 
 
@@ -50,8 +55,14 @@ def test_neurons_are_the_flow_of_stage_one(bias):
 def test_neurons_are_the_flow_of_all_weights():
     """The eight neurons of both heads with S = 0, no gate held, no reduction."""
     t, zero = tables(MixtureClassification(2, 3).population), np.zeros((2, 4, 4))
-    found = solve_ivp(lambda _, y: t.forces(y.reshape(2, 4), zero, BIAS)[0], (0, T1), np.zeros(8),
-                      method="DOP853", rtol=1e-11, atol=1e-12).y[:, -1]  # fmt: skip
+    found = solve_ivp(
+        lambda _, y: t.forces(y.reshape(2, 4), zero, BIAS)[0],
+        (0, T1),
+        np.zeros(8),
+        method="DOP853",
+        rtol=1e-11,
+        atol=1e-12,
+    ).y[:, -1]
     gamma, a = alignments()
     expected = common.neurons_of(gamma, a).ravel()
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-7)
@@ -103,8 +114,14 @@ def test_stage_two_on_all_sixteen_scores():
         system.rhs(y, out)
         return out
 
-    end = solve_ivp(rhs, (0, LENGTHS[omega]), system.layout.flatten(start), method="DOP853",
-                    rtol=1e-9, atol=1e-11).y[:, -1]  # fmt: skip
+    end = solve_ivp(
+        rhs,
+        (0, LENGTHS[omega]),
+        system.layout.flatten(start),
+        method="DOP853",
+        rtol=1e-9,
+        atol=1e-11,
+    ).y[:, -1]
     assert system.layout.unflatten(end)["S"][0, 0, 2] == pytest.approx(1.0, abs=1e-5)
 
 

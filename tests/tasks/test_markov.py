@@ -159,7 +159,7 @@ def test_lam_lies_strictly_between_0_and_1(lam):
         ([[0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [0.2, 0.3, 0.5]], "token 2 is never reached"),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_bad_matrix_is_said_in_one_sentence(matrix, words):
     with pytest.raises(InputError, match=r"^transition: ") as caught:
         MarkovChain.of(matrix)

@@ -102,9 +102,19 @@ def test_bad_input_is_one_sentence_that_names_the_field(
 
 @pytest.mark.parametrize(
     ("given_key", "value"),
-    [("dim", 3.0), ("dim", True), ("dim", [3]), ("lam", "x"), ("lam", [0.5]), ("pi", 0.5),
-     ("mode", 1), ("pi", ["a", "b"]), ("until", None), ("pi", [[0.5, 0.5]])],
-)  # fmt: skip
+    [
+        ("dim", 3.0),
+        ("dim", True),
+        ("dim", [3]),
+        ("lam", "x"),
+        ("lam", [0.5]),
+        ("pi", 0.5),
+        ("mode", 1),
+        ("pi", ["a", "b"]),
+        ("until", None),
+        ("pi", [[0.5, 0.5]]),
+    ],
+)
 def test_a_wrong_type_in_a_file_is_refused(given_key: str, value: object) -> None:
     with pytest.raises(InputError, match=f"^{given_key}: "):
         configs.build(Config, {given_key: value})

@@ -79,8 +79,19 @@ def test_a_killed_run_resumes_to_the_same_bits(kind: str, tmp_path: Path) -> Non
 @pytest.mark.slow
 def test_ctrl_c_leaves_a_resumable_run(tmp_path: Path) -> None:
     path = tmp_path / "r"
-    words = ["run", "focus-dilution", "--set", "until=1e6", "--set", "dim=64", "--set",
-             "rtol=1e-9", "--out", str(path), "--no-claims"]  # fmt: skip
+    words = [
+        "run",
+        "focus-dilution",
+        "--set",
+        "until=1e6",
+        "--set",
+        "dim=64",
+        "--set",
+        "rtol=1e-9",
+        "--out",
+        str(path),
+        "--no-claims",
+    ]
     code = f"import sys\nfrom attnflow.cli import main\nsys.exit(main({words!r}))"
     process = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -114,9 +114,14 @@ def test_a_study_may_have_none(monkeypatch) -> None:
 def test_no_separation_is_said_and_drawn_nowhere() -> None:
     said: dict[str, str] = {}
     outcome = walk.run(
-        "focus-dilution", dim=2, until=2.0, init_scale=1.0, claims=False, progress=False,
+        "focus-dilution",
+        dim=2,
+        until=2.0,
+        init_scale=1.0,
+        claims=False,
+        progress=False,
         say=said.__setitem__,
-    )  # fmt: skip
+    )
     assert outcome.saddles is not None
     assert len(outcome.saddles) == 0
     assert said["saddles"] == "no separation: the flow never waits"

@@ -9,6 +9,15 @@ from attnflow.corpus.reading import Text, read_text
 from attnflow.corpus.tokenizing import KINDS, Tokenizer, tokenizer_of
 
 __all__ = [
-    "KINDS", "Bigrams", "Corpus", "Text", "Tokenizer", "read_text", "tokenizer_of", "unigram_law",
-    "visible", "window_frequency", "windows",
-]  # fmt: skip
+    "KINDS",
+    "Bigrams",
+    "Corpus",
+    "Text",
+    "Tokenizer",
+    "read_text",
+    "tokenizer_of",
+    "unigram_law",
+    "visible",
+    "window_frequency",
+    "windows",
+]

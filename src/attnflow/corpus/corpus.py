@@ -57,15 +57,17 @@ class Corpus:
         used = int(np.count_nonzero(np.bincount(ids, minlength=size)))
         if used < min(size / 2, len(ids)):
             raise InputError(
-                "tokenizer", f"{tokenizer} has {size} tokens and {text.name} uses {used} of them; "
-                "at least half must occur"
-            )  # fmt: skip
+                "tokenizer",
+                f"{tokenizer} has {size} tokens and {text.name} uses {used} of them; "
+                "at least half must occur",
+            )
         unknown = 0.0 if made.unknown is None else float(np.mean(ids == made.unknown))
         if unknown > MOST_UNKNOWN:
             raise InputError(
-                "tokenizer", f"{unknown:.0%} of {text.name} is unknown to it; at most "
-                f"{MOST_UNKNOWN:.0%}: take a larger vocabulary or a tokenizer of this text"
-            )  # fmt: skip
+                "tokenizer",
+                f"{unknown:.0%} of {text.name} is unknown to it; at most "
+                f"{MOST_UNKNOWN:.0%}: take a larger vocabulary or a tokenizer of this text",
+            )
         return cls(ids, made.vocabulary, text.name, made.kind, text.sha256, unknown)
 
     @property
@@ -99,9 +101,10 @@ class Corpus:
             return max(found, key=lambda i: counts[i])
         near = difflib.get_close_matches(word, self.vocabulary, n=3, cutoff=0.0)
         raise InputError(
-            field, f"{shown(word)!r} is not a token of {self.name}; the nearest are "
-            + ", ".join(visible(token) for token in near)
-        )  # fmt: skip
+            field,
+            f"{shown(word)!r} is not a token of {self.name}; the nearest are "
+            + ", ".join(visible(token) for token in near),
+        )
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -8,6 +8,15 @@ from attnflow.expand._series import Leading, Series, series
 from attnflow.expand.jets import Jet
 
 __all__ = [
-    "Breakdown", "Continuation", "DescentSeries", "Jet", "Leading", "LeadingDescent", "Series",
-    "Times", "descent_series", "safe", "series",
-]  # fmt: skip
+    "Breakdown",
+    "Continuation",
+    "DescentSeries",
+    "Jet",
+    "Leading",
+    "LeadingDescent",
+    "Series",
+    "Times",
+    "descent_series",
+    "safe",
+    "series",
+]

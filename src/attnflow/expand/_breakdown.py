@@ -40,14 +40,23 @@ class Breakdown(dict[str, Times]):
     note: str = ""
 
     def _rows(self) -> tuple[list[str], list[list[str]]]:
-        head = ["block", "order", "radius", "leading: estimate", "measured", "series: estimate",
-                "measured"]  # fmt: skip
+        head = [
+            "block",
+            "order",
+            "radius",
+            "leading: estimate",
+            "measured",
+            "series: estimate",
+            "measured",
+        ]
         rows = [
             [name, "-" if a.order is None else str(a.order)]
-            + [number(x) for x in (a.radius, a.leading, a.leading_measured, a.series,
-                                   a.series_measured)]
+            + [
+                number(x)
+                for x in (a.radius, a.leading, a.leading_measured, a.series, a.series_measured)
+            ]
             for name, a in self.items()
-        ]  # fmt: skip
+        ]
         return head, rows
 
     def __repr__(self) -> str:
@@ -150,10 +159,15 @@ def measured(
     early = min([t for t in expected if t < until] or [until]) / 5
     blocks = [b for b in series.layout.blocks if out[b.name].order is not None]
     run = integrate(
-        flow, series.layout.numpy(series.coefficients[0]), until=until,
-        save=np.concatenate([[0.0], np.geomspace(early, until, 300)]), keep_states=True, rtol=rtol,
-        atol=_resolution(series, blocks, out, rtol), progress=False,
-    )  # fmt: skip
+        flow,
+        series.layout.numpy(series.coefficients[0]),
+        until=until,
+        save=np.concatenate([[0.0], np.geomspace(early, until, 300)]),
+        keep_states=True,
+        rtol=rtol,
+        atol=_resolution(series, blocks, out, rtol),
+        progress=False,
+    )
     times = run.trajectory["time"].values[1:]
     states = run.trajectory["state"].values[1:]
     if not run.status.complete:
@@ -171,7 +185,7 @@ def measured(
         # A solve shows an increment only where it exceeds the solve's own error.
         shown = size > 1e4 * rtol * np.linalg.norm(states[:, at], axis=1) * (
             np.linalg.norm(series.coefficients[0, at]) > 0
-        )  # fmt: skip
+        )
         off = _distance(true, lead, cosine)
         limit = tolerance if cosine is None else 1 - cosine
         out[b.name] = replace(

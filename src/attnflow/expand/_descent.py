@@ -125,17 +125,17 @@ class DescentSeries:
     def __call__(self, steps: int, eta: float) -> Params:
         """The parameters after `steps` steps of size `eta`, as a tree like the start."""
         steps, eta = whole("steps", steps, least=0), positive("eta", eta)
-        weights = np.array([
-            [float(math.comb(steps, j)) * eta**k for k in range(self.order + 1)]
-            for j in range(self.order + 1)
-        ])  # fmt: skip
+        weights = np.array(
+            [
+                [float(math.comb(steps, j)) * eta**k for k in range(self.order + 1)]
+                for j in range(self.order + 1)
+            ]
+        )
         return self.layout.numpy(self.start + np.tensordot(weights, self.differences, axes=2))
 
     def flow_coefficients(self) -> Float[np.ndarray, "order parameter"]:
         """The limit of infinitely many small steps: the coefficients of the flow in t = s eta."""
-        out = np.array([
-            self.differences[k, k] / math.factorial(k) for k in range(self.order + 1)
-        ])  # fmt: skip
+        out = np.array([self.differences[k, k] / math.factorial(k) for k in range(self.order + 1)])
         out[0] = self.start
         return out
 

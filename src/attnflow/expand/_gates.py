@@ -33,7 +33,7 @@ def given(gates: Callable[[Params], Any], coefficients: np.ndarray, layout: Layo
     except UNTRACEABLE as error:
         raise InputError(
             "gates", f"not written with jax.numpy, so it has no series ({type(error).__name__})"
-        ) from None  # fmt: skip
+        ) from None
     taylor = Taylor(len(coefficients) - 1)
 
     def along(curve: Any) -> Any:
@@ -85,10 +85,14 @@ def first_switch(terms: np.ndarray, reach: float, coefficients: np.ndarray) -> f
     from scipy.optimize import brentq
 
     roots = [
-        brentq(lambda t, g=g: float(np.polynomial.polynomial.polyval(t, terms[:, g])),
-               times[first], times[first + 1])
-        for g, k in hits if k == first
-    ]  # fmt: skip
+        brentq(
+            lambda t, g=g: float(np.polynomial.polynomial.polyval(t, terms[:, g])),
+            times[first],
+            times[first + 1],
+        )
+        for g, k in hits
+        if k == first
+    ]
     return float(min(roots))  # pyright: ignore[reportArgumentType]
 
 
@@ -97,7 +101,12 @@ def measured_switch(series: Series, flow: Any, until: float) -> float:
     assert series.gates is not None
     start = series.layout.numpy(series.coefficients[0])
     run = integrate(
-        flow, start, until=until, stops={"gate": series.gates}, rtol=1e-10,
-        save=[0.0, until], progress=False,
-    )  # fmt: skip
+        flow,
+        start,
+        until=until,
+        stops={"gate": series.gates},
+        rtol=1e-10,
+        save=[0.0, until],
+        progress=False,
+    )
     return run.first("gate", float("inf"))

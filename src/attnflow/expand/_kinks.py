@@ -45,8 +45,10 @@ def _greatest(sign: int) -> Rule:
 def _clamp(t: Taylor, eqn: Any, values: list[Any]) -> Stack:
     low, x, high = aligned(t, eqn, values)
     above, below = x.c - low.c, high.c - x.c
-    number = t.decide(eqn, jnp.concatenate([above.reshape(t.order + 1, -1),
-                                            below.reshape(t.order + 1, -1)], axis=1))  # fmt: skip
+    number = t.decide(
+        eqn,
+        jnp.concatenate([above.reshape(t.order + 1, -1), below.reshape(t.order + 1, -1)], axis=1),
+    )
     inner = jnp.where(above[0] < 0, low.c, jnp.where(below[0] < 0, high.c, x.c))
     return Stack(inner, kink=number)
 
@@ -88,8 +90,9 @@ def _select(t: Taylor, eqn: Any, values: list[Any]) -> Stack:
     stacks = [t.lift(v, eqn.outvars[0].aval.shape) for v in cases]
     kinks = {v.kink for v in stacks if v.kink is not None}
     if len(kinks) == 1 and sum(isinstance(v, Stack) for v in cases) == 1:
-        return Stack(jax.vmap(lambda *c: lax.select_n(which, *c))(*(s.c for s in stacks)),
-                     kink=kinks.pop())  # fmt: skip
+        return Stack(
+            jax.vmap(lambda *c: lax.select_n(which, *c))(*(s.c for s in stacks)), kink=kinks.pop()
+        )
     stacks = [t.settled(s) for s in stacks]
     return Stack(jax.vmap(lambda *c: lax.select_n(which, *c))(*(s.c for s in stacks)))
 

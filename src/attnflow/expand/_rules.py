@@ -24,7 +24,7 @@ from attnflow.expand._functions import (
     sigmoid,
     sine_cosine,
     tangent,
-)  # fmt: skip
+)
 from attnflow.expand._taylor import (
     RULES,
     TRANSPARENT,
@@ -34,12 +34,20 @@ from attnflow.expand._taylor import (
     UnknownPrimitive,
     aligned,
     is_positive,
-)  # fmt: skip
+)
 
 KEEPS_SIGN = {
-    "reshape", "broadcast_in_dim", "squeeze", "stop_gradient", "copy", "transpose", "slice",
-    "reduce_sum", "rev", "gather",
-}  # fmt: skip
+    "reshape",
+    "broadcast_in_dim",
+    "squeeze",
+    "stop_gradient",
+    "copy",
+    "transpose",
+    "slice",
+    "reduce_sum",
+    "rev",
+    "gather",
+}
 
 
 def _linear(moving: tuple[int, ...] | None = None) -> Rule:

@@ -81,10 +81,14 @@ class LeadingTerms(dict[str, Leading]):
 
     def _rows(self) -> tuple[list[str], list[list[str]]]:
         rows = [
-            [name, "-" if a.order is None else str(a.order), number(a.norm),
-             "-" if a.next is None else str(a.next)]
+            [
+                name,
+                "-" if a.order is None else str(a.order),
+                number(a.norm),
+                "-" if a.next is None else str(a.next),
+            ]
             for name, a in self.items()
-        ]  # fmt: skip
+        ]
         return ["block", "order", "|coefficient|", "next order"], rows
 
     def __repr__(self) -> str:
@@ -150,9 +154,11 @@ class Series:
             first = orders[0] if orders else None
             values = self.block(b.name)[first or 0] * (1.0 if orders else 0.0)
             out[b.name] = Leading(
-                first, float(length(values.ravel())), np.array(values),
+                first,
+                float(length(values.ravel())),
+                np.array(values),
                 orders[1] if len(orders) > 1 else None,
-            )  # fmt: skip
+            )
         return out
 
     def orders(self, block: Block, tolerance: float = ZERO) -> list[int]:
@@ -204,8 +210,10 @@ class Series:
     @property
     def reach(self) -> float:
         """How far the series is expected to be right to 1 %, in all blocks (inf: polynomials)."""
-        return min((a.series for a in self.breakdown().values() if a.series == a.series),
-                   default=float("inf"))  # fmt: skip
+        return min(
+            (a.series for a in self.breakdown().values() if a.series == a.series),
+            default=float("inf"),
+        )
 
     @property
     def switch(self) -> float:

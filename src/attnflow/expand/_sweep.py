@@ -44,9 +44,9 @@ class Sweep:
             self._program = jax.make_jaxpr(system.trace_velocity)(size)
         except UNTRACEABLE as error:
             raise InputError(
-                "velocity", f"not written with jax.numpy, so it has no Taylor series "
-                f"({type(error).__name__})"
-            ) from None  # fmt: skip
+                "velocity",
+                f"not written with jax.numpy, so it has no Taylor series ({type(error).__name__})",
+            ) from None
         scout = Taylor(order - 1)
         try:
             jax.eval_shape(lambda c: self._taylor(scout, c), self._shape)
@@ -188,9 +188,10 @@ def _try_nested(sweep: Sweep, y: Vector) -> None:
         sweep(curve)
     except (NotImplementedError, TypeError, ValueError) as error:
         raise InputError(
-            "flow", f"the velocity uses '{sweep.unknown}', which has no Taylor rule, and cannot be "
-            f"differentiated forward either ({shown(str(error).splitlines()[0])})"
-        ) from None  # fmt: skip
+            "flow",
+            f"the velocity uses '{sweep.unknown}', which has no Taylor rule, and cannot be "
+            f"differentiated forward either ({shown(str(error).splitlines()[0])})",
+        ) from None
 
 
 def rescued(

@@ -21,18 +21,44 @@ from jax.experimental.jet import jet
 from jax.extend.core import Literal
 
 CALLS = {
-    "jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint",
-    "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr",
-}  # fmt: skip
+    "jit",
+    "pjit",
+    "closed_call",
+    "core_call",
+    "remat",
+    "remat2",
+    "checkpoint",
+    "custom_jvp_call",
+    "custom_vjp_call",
+    "custom_vjp_call_jaxpr",
+}
 """Primitives that only wrap a jaxpr. The series is that of what is computed: hand-written
 derivative rules do not enter."""
 
 
 TRANSPARENT = {
-    "reshape", "broadcast_in_dim", "squeeze", "stop_gradient", "convert_element_type", "copy",
-    "transpose", "slice", "max", "min", "select_n", "is_finite", "eq", "ne", "gt", "ge", "lt",
-    "le", "jit", "pjit", "closed_call",
-}  # fmt: skip
+    "reshape",
+    "broadcast_in_dim",
+    "squeeze",
+    "stop_gradient",
+    "convert_element_type",
+    "copy",
+    "transpose",
+    "slice",
+    "max",
+    "min",
+    "select_n",
+    "is_finite",
+    "eq",
+    "ne",
+    "gt",
+    "ge",
+    "lt",
+    "le",
+    "jit",
+    "pjit",
+    "closed_call",
+}
 """What a maximum may pass through and still be only the maximum."""
 
 
@@ -196,10 +222,12 @@ def _by_jet(t: Taylor, eqn: Any, values: list[Any]) -> Any:
     # jet refuses empty series, so order 0 runs as order 1 and drops the last term.
     order = max(t.order, 1)
     tails = [
-        [values[i].c[k] if k <= t.order else jnp.zeros_like(values[i].c[0])
-         for k in range(1, order + 1)]
+        [
+            values[i].c[k] if k <= t.order else jnp.zeros_like(values[i].c[0])
+            for k in range(1, order + 1)
+        ]
         for i in moving
-    ]  # fmt: skip
+    ]
     try:
         head, tail = jet(alone, heads, tails, factorial_scaled=False)
     except (KeyError, NotImplementedError, AssertionError, TypeError):
@@ -207,6 +235,5 @@ def _by_jet(t: Taylor, eqn: Any, values: list[Any]) -> Any:
     if not eqn.primitive.multiple_results:
         return Stack(jnp.stack([head, *tail])[: t.order + 1])
     return [
-        Stack(jnp.stack([h, *terms])[: t.order + 1])
-        for h, terms in zip(head, tail, strict=True)
-    ]  # fmt: skip
+        Stack(jnp.stack([h, *terms])[: t.order + 1]) for h, terms in zip(head, tail, strict=True)
+    ]

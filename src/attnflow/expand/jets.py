@@ -157,9 +157,10 @@ class _Table:
         self.count = len(monomials)
         pairs = sorted(
             (self.place[tuple(sorted(a + b))], i, j)
-            for i, a in enumerate(monomials) for j, b in enumerate(monomials)
+            for i, a in enumerate(monomials)
+            for j, b in enumerate(monomials)
             if len(a) + len(b) <= order
-        )  # fmt: skip
+        )
         into, left, right = np.array(pairs).T
         self.product = left, right, np.searchsorted(into, np.arange(self.count))
 

@@ -218,9 +218,17 @@ class _Run:
     """One discrete run, from observation to observation."""
 
     def __init__(
-        self, system: System, trainer: _Trainer, recorder: Recorder, marks: Marks,
-        limits: Limits, work: Work, dt: float, stride: int, report: Report,
-    ):  # fmt: skip
+        self,
+        system: System,
+        trainer: _Trainer,
+        recorder: Recorder,
+        marks: Marks,
+        limits: Limits,
+        work: Work,
+        dt: float,
+        stride: int,
+        report: Report,
+    ):
         self.system, self.trainer, self.recorder, self.marks = system, trainer, recorder, marks
         self.limits, self.work, self.dt, self.stride = limits, work, dt, stride
         self.report = report

@@ -125,10 +125,13 @@ def integrate(
         flow=flow,
         resumable=not isinstance(sink, MemorySink) and not status.complete,
         _options={
-            "rtol": rtol, "atol": atol, "engine": choice.engine, "method": choice.method,
+            "rtol": rtol,
+            "atol": atol,
+            "engine": choice.engine,
+            "method": choice.method,
             "jacobian": choice.jacobian,
         },
-    )  # fmt: skip
+    )
     if cross_check and solution.time > 0:
         solution = with_cross_check(solution, _second(flow, solution, observe, choice))
     return solution
@@ -152,9 +155,16 @@ def _second(flow: FlowLike, first: Solution, observe: Any, choice: Choice) -> So
         raise InputError("cross_check", "needs a second engine, and scikit-sundae is not installed")
     times = first.trajectory["time"].values
     return integrate(
-        flow, first.start, until=first.time, observe=observe, save=times, rtol=first.rtol,
-        atol=first.atol, engine=other, progress=False,
-    )  # fmt: skip
+        flow,
+        first.start,
+        until=first.time,
+        observe=observe,
+        save=times,
+        rtol=first.rtol,
+        atol=first.atol,
+        engine=other,
+        progress=False,
+    )
 
 
 class _Outputs:

@@ -69,10 +69,7 @@ class Choice:
         return dict(vars(self))
 
 
-METHODS = {
-    "cvode": ("bdf", "adams"),
-    "scipy": ("lsoda", "radau", "bdf", "dop853", "rk45"),
-}
+METHODS = {"cvode": ("bdf", "adams"), "scipy": ("lsoda", "radau", "bdf", "dop853", "rk45")}
 
 
 def has_cvode() -> bool:

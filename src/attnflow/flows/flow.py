@@ -209,19 +209,22 @@ class System:
                 shape = jax.eval_shape(self.trace_loss, y)
             except UNTRACEABLE as error:
                 raise InputError(
-                    "loss", f"not written with jax.numpy, so it cannot be differentiated "
-                    f"({type(error).__name__})"
-                ) from None  # fmt: skip
+                    "loss",
+                    f"not written with jax.numpy, so it cannot be differentiated "
+                    f"({type(error).__name__})",
+                ) from None
             if getattr(shape, "shape", None) != ():
                 raise InputError(
-                    "loss", f"returns shape {shown(str(getattr(shape, 'shape', type(shape))))}; "
-                    "a loss returns one number"
-                )  # fmt: skip
+                    "loss",
+                    f"returns shape {shown(str(getattr(shape, 'shape', type(shape))))}; "
+                    "a loss returns one number",
+                )
         out = np.empty_like(y)
         self.rhs(y, out)
         bad = [b.name for b in self.layout.blocks if not np.isfinite(out[b.start : b.stop]).all()]
         if bad:
             raise InputError(
-                "flow", f"the velocity of {bad[0]} is NaN or infinite at the start; "
-                "a flow must be finite there"
-            )  # fmt: skip
+                "flow",
+                f"the velocity of {bad[0]} is NaN or infinite at the start; "
+                "a flow must be finite there",
+            )

@@ -65,8 +65,10 @@ def integrate_gated(
         "marks": {n: _marked(m, f"marks.{n}") for n, m in (marks or {}).items()},
         "stops": {n: _marked(m, f"stops.{n}") for n, m in (stops or {}).items()},
         "observe": {n: _observed(o) for n, o in (observe or {}).items()},
-        "rtol": rtol, "atol": atol, **options,
-    }  # fmt: skip
+        "rtol": rtol,
+        "atol": atol,
+        **options,
+    }
     walk.user_stops = set(given["stops"])
     t, max_switches = 0.0, whole("max_switches", max_switches)
     # What is left after a switch at the very end is below the resolution of time.
@@ -115,19 +117,27 @@ class _Walk:
             stops[LEAVE] = Mark(_inside(share), direction=-1)
         gates = Observable(_levels(share, slide), ("gate",), {"gate": np.array(self.names)})
         part = integrate(
-            flow, self.state, until,
-            **{**given, "stops": stops, "observe": {**given["observe"], "gates": gates},
-               "save": save},
-        )  # fmt: skip
+            flow,
+            self.state,
+            until,
+            **{
+                **given,
+                "stops": stops,
+                "observe": {**given["observe"], "gates": gates},
+                "save": save,
+            },
+        )
         g = part.trajectory["gates"].values
         self.parts.append(part)
         self.modes.append(
             Mode(
-                t, t + part.time, tuple((self.state["gates"] > 0).tolist()),
+                t,
+                t + part.time,
+                tuple((self.state["gates"] > 0).tolist()),
                 tuple(self.names[i] for i in slide),
                 tuple((float(g[0, i]), float(g[-1, i])) for i in slide),
             )
-        )  # fmt: skip
+        )
         self.state = {"theta": part.final["theta"], "gates": self.state["gates"].copy()}
         return part
 

@@ -74,9 +74,14 @@ class GatedFlow:
     """
 
     def __init__(
-        self, velocity: Callable[..., Params], gates: Callable[[Params], Any], plain: Flow, *,
-        names: Sequence[str] | None = None, scale: float | None = None,
-    ):  # fmt: skip
+        self,
+        velocity: Callable[..., Params],
+        gates: Callable[[Params], Any],
+        plain: Flow,
+        *,
+        names: Sequence[str] | None = None,
+        scale: float | None = None,
+    ):
         self._velocity, self.gates, self.plain, self.scale = velocity, gates, plain, scale
         self._names = None if names is None else tuple(names)
         self._frozen: dict[tuple[str, ...], GatedFlow] = {}
@@ -103,9 +108,12 @@ class GatedFlow:
         """The same with some blocks standing still."""
         if blocks not in self._frozen:
             self._frozen[blocks] = GatedFlow(
-                self._velocity, self.gates, freeze(self.plain, blocks), names=self._names,
+                self._velocity,
+                self.gates,
+                freeze(self.plain, blocks),
+                names=self._names,
                 scale=self.scale,
-            )  # fmt: skip
+            )
         return self._frozen[blocks]
 
     def integrate(self, start: Params, until: float, **options: Any) -> GatedSolution:

@@ -83,18 +83,16 @@ class Observers:
             theta = layout.unflatten(y)
             return {n: jnp.asarray(o.measure(theta), dtype=float) for n, o in given.items()}
 
-        shapes = _shapes(
-            measure, system, {f"observe.{n}": o.measure for n, o in given.items()}
-        )  # fmt: skip
+        shapes = _shapes(measure, system, {f"observe.{n}": o.measure for n, o in given.items()})
         dims: dict[str, tuple[str, ...]] = {}
         coords: dict[str, np.ndarray] = {}
         attrs: dict[str, dict[str, str]] = {}
         sizes: dict[str, int] = {}
         for name, o in given.items():
             shape = shapes[name].shape
-            dims[name] = o.dims if o.dims is not None else tuple(
-                f"{name}_{k}" for k in range(len(shape))
-            )  # fmt: skip
+            dims[name] = (
+                o.dims if o.dims is not None else tuple(f"{name}_{k}" for k in range(len(shape)))
+            )
             if len(dims[name]) != len(shape):
                 raise InputError(
                     f"observe.{name}", f"dims {dims[name]} for a value of shape {shape}; one each"
@@ -215,7 +213,8 @@ def _shapes(function: Callable, system: System, measures: Mapping[str, Callable]
                 jax.eval_shape(lambda y, f=measure: f(system.layout.unflatten(y)), y)
             except UNTRACEABLE as error:
                 raise InputError(
-                    field_name, f"not written with jax.numpy, so it cannot be compiled "
-                    f"({type(error).__name__})"
-                ) from None  # fmt: skip
+                    field_name,
+                    f"not written with jax.numpy, so it cannot be compiled "
+                    f"({type(error).__name__})",
+                ) from None
         raise

@@ -190,7 +190,7 @@ class Limits:
         self._window = (
             int(checkpoint.scalars.get("window.step", checkpoint.step)),
             float(checkpoint.scalars.get("window.time", checkpoint.time)),
-        )  # fmt: skip
+        )
 
 
 @contextmanager

@@ -94,9 +94,15 @@ class Solution:
         from attnflow.flows.driver import integrate
 
         again = integrate(
-            self.flow, self.start, until=self.time, save=[0.0, time], keep_states=True,
-            stops={}, progress=False, **self._options,
-        )  # fmt: skip
+            self.flow,
+            self.start,
+            until=self.time,
+            save=[0.0, time],
+            keep_states=True,
+            stops={},
+            progress=False,
+            **self._options,
+        )
         return again.at(time)
 
     def __repr__(self) -> str:

@@ -141,9 +141,14 @@ def join(parts: Sequence[Solution], kind: type[Any] = Solution) -> Any:
     trajectory = tables[0]
     if len(tables) > 1:
         trajectory = xr.concat(
-            tables, "time", data_vars="all", coords="minimal", compat="override", join="override",
+            tables,
+            "time",
+            data_vars="all",
+            coords="minimal",
+            compat="override",
+            join="override",
             combine_attrs="override",
-        )  # fmt: skip
+        )
     last = parts[-1]
     # Each part measures from its own start, so what moved in all is at most the sum.
     drifts = {n: sum(p.drifts.get(n, 0.0) for p in parts) for p in parts for n in p.drifts}
@@ -199,9 +204,10 @@ def _run(phase: Phase, theta: Params, optimiser: Descent | None, options: dict) 
     # Steps of the weights taken in reduced coordinates: not Euler steps of the reduced flow.
     if phase.frozen or not isinstance(optimiser, GradientDescent):
         raise InputError(
-            "phases", f"{phase.name!r} descends on {flow!r}, which takes GradientDescent and "
-            "freezes by its own rates; give the phase a flow with rates of 0"
-        )  # fmt: skip
+            "phases",
+            f"{phase.name!r} descends on {flow!r}, which takes GradientDescent and "
+            "freezes by its own rates; give the phase a flow with rates of 0",
+        )
     steps = max(1, round(phase.until / optimiser.rate))
     return flow.descend(theta, optimiser.rate, steps, **options)
 
@@ -231,9 +237,10 @@ def _differing(tables: Sequence[Any]) -> list[str]:
     dims = {dim for table in tables for dim in table.dims} - {"time"}
     everywhere = [dim for dim in dims if all(dim in table.dims for table in tables)]
     same = {
-        dim for dim in everywhere
+        dim
+        for dim in everywhere
         if all(np.array_equal(table[dim].values, tables[0][dim].values) for table in tables)
-    }  # fmt: skip
+    }
     return sorted(map(str, dims - same))
 
 

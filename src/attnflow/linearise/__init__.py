@@ -8,7 +8,18 @@ from attnflow.linearise.newton import CriticalPoint, critical_point
 from attnflow.linearise.records import SaddleTable, SavedSaddles
 
 __all__ = [
-    "Branch", "CriticalPoint", "LyapunovSchmidt", "Saddle", "SaddleLedger", "SaddleTable",
-    "SavedSaddles", "Spectrum", "continue_branch", "critical_point", "lyapunov_schmidt",
-    "saddle_ledger", "spectrum", "trajectory_ledger",
-]  # fmt: skip
+    "Branch",
+    "CriticalPoint",
+    "LyapunovSchmidt",
+    "Saddle",
+    "SaddleLedger",
+    "SaddleTable",
+    "SavedSaddles",
+    "Spectrum",
+    "continue_branch",
+    "critical_point",
+    "lyapunov_schmidt",
+    "saddle_ledger",
+    "spectrum",
+    "trajectory_ledger",
+]

@@ -129,10 +129,17 @@ def continue_branch(
     if not first.converged:
         y = system.layout.flatten(near)
         return Branch(
-            name, np.array([start]), np.array([first.loss]), np.array([-1]), np.array([np.nan]),
-            y[None], (), False, f"no critical point near the given one: {first.sentence}",
+            name,
+            np.array([start]),
+            np.array([first.loss]),
+            np.array([-1]),
+            np.array([np.nan]),
+            y[None],
+            (),
+            False,
+            f"no critical point near the given one: {first.sentence}",
             system.layout,
-        )  # fmt: skip
+        )
     curve = _Curve(family, system.layout, tolerance)
     point = np.append(system.layout.flatten(first.theta), start)
     return _follow(curve, point, start, stop, name, step, max_points)
@@ -241,9 +248,14 @@ def _unstable(rates: np.ndarray) -> int:
 
 
 def _between(
-    curve: _Curve, a: Vector, b: Vector, ta: Vector, tb: Vector, before: np.ndarray,
+    curve: _Curve,
+    a: Vector,
+    b: Vector,
+    ta: Vector,
+    tb: Vector,
+    before: np.ndarray,
     after: np.ndarray,
-) -> list[Special]:  # fmt: skip
+) -> list[Special]:
     """The special point between two neighbours, by bisection along the curve."""
     fold = np.sign(ta[-1]) != np.sign(tb[-1]) and ta[-1] != 0
     if not fold and _unstable(before) == _unstable(after):

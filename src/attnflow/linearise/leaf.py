@@ -128,9 +128,9 @@ class Equations:
     def _trace_held(self, y: Any) -> Any:
         theta = self.system.layout.unflatten(y)
         conserved = self.system.flow.conserved
-        return jnp.concatenate([
-            jnp.ravel(jnp.asarray(conserved[n](theta)))[i] * w for n, (i, w) in self._rows.items()
-        ])  # fmt: skip
+        return jnp.concatenate(
+            [jnp.ravel(jnp.asarray(conserved[n](theta)))[i] * w for n, (i, w) in self._rows.items()]
+        )
 
 
 def _independent(system: System, name: str) -> tuple[np.ndarray, np.ndarray]:

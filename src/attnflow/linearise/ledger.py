@@ -128,10 +128,15 @@ def saddle_ledger(
     if not isinstance(solution, Solution) or solution.solver.get("engine") == "descent":
         raise InputError("source", "not a solved flow; give what integrate (or a run) returned")
     return trajectory_ledger(
-        solution.flow, solution.start, solution.trajectory, engine=solution.solver["engine"],
-        prominence=prominence, rtol=min(solution.rtol, 1e-8) if rtol is None else rtol,
-        tolerance=tolerance, max_iterations=max_iterations,
-    )  # fmt: skip
+        solution.flow,
+        solution.start,
+        solution.trajectory,
+        engine=solution.solver["engine"],
+        prominence=prominence,
+        rtol=min(solution.rtol, 1e-8) if rtol is None else rtol,
+        tolerance=tolerance,
+        max_iterations=max_iterations,
+    )
 
 
 @float64
@@ -155,14 +160,21 @@ def trajectory_ledger(
         return SaddleLedger((), "no separation: the flow never waits.")
     times = np.unique(np.concatenate([np.linspace(p.enter, p.leave, SAMPLES) for p in found]))
     again = integrate(
-        flow, start, until=float(times[-1]), save=times, keep_states=True, rtol=rtol,
-        engine=engine, progress=False,
-    )  # fmt: skip
+        flow,
+        start,
+        until=float(times[-1]),
+        save=times,
+        keep_states=True,
+        rtol=rtol,
+        engine=engine,
+        progress=False,
+    )
     if again.status is Status.INTERRUPTED:
         raise KeyboardInterrupt
     if not again.status.complete:
-        return SaddleLedger((), f"not listed: the plateaus could not be solved again, "
-                                f"{again.sentence}")  # fmt: skip
+        return SaddleLedger(
+            (), f"not listed: the plateaus could not be solved again, {again.sentence}"
+        )
     saddles = tuple(
         _saddle(k, plateau, again, tolerance, max_iterations) for k, plateau in enumerate(found, 1)
     )
@@ -181,15 +193,25 @@ def _saddle(
     layout = again.flow.bind(again.start).layout
     rising = int(np.argmin(speeds))
     point = critical_point(
-        again.flow, layout.numpy(states[rising]), leaf=again.start, tolerance=tolerance,
+        again.flow,
+        layout.numpy(states[rising]),
+        leaf=again.start,
+        tolerance=tolerance,
         max_iterations=max_iterations,
-    )  # fmt: skip
+    )
     spectrum = point.spectrum
     if spectrum is None:
         return Saddle(
-            number, plateau, point, (), "", None, algebraic_law(t[rising:], speeds[rising:]),
-            float("nan"), point.sentence,
-        )  # fmt: skip
+            number,
+            plateau,
+            point,
+            (),
+            "",
+            None,
+            algebraic_law(t[rising:], speeds[rising:]),
+            float("nan"),
+            point.sentence,
+        )
     rates = np.real(spectrum.rates)
     unstable = rates > 1e-6 * max(spectrum.scale, float(np.abs(rates).max()))
     leaving = (states - layout.flatten(point.theta)) @ np.real(spectrum.modes).T
@@ -207,9 +229,16 @@ def _saddle(
     else:
         words = f"no exponential window ({growth.efolds:.1f} e-folds)"
     return Saddle(
-        number, plateau, point, _distinct(rates[unstable]), _blocks(spectrum, top), growth, None,
-        leave, words,
-    )  # fmt: skip
+        number,
+        plateau,
+        point,
+        _distinct(rates[unstable]),
+        _blocks(spectrum, top),
+        growth,
+        None,
+        leave,
+        words,
+    )
 
 
 def _distinct(rates: np.ndarray) -> tuple[float, ...]:

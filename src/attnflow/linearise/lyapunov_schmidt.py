@@ -224,11 +224,19 @@ def lyapunov_schmidt(
     critical = speed <= 1e-9 * scale * max(1.0, float(np.linalg.norm(theta0)))
     words = "critical" if critical else f"not critical: speed {speed:.2e}"
     return LyapunovSchmidt(
-        theta0=layout.numpy(theta0), p0=p, kernel=K, range=R, rates=rates[::-1],
-        first_order=first, forcing=K.T @ f1, speed=speed, critical=critical,
+        theta0=layout.numpy(theta0),
+        p0=p,
+        kernel=K,
+        range=R,
+        rates=rates[::-1],
+        first_order=first,
+        forcing=K.T @ f1,
+        speed=speed,
+        critical=critical,
         sentence=f"{words}, rates {rates[-1]:.3g} to {rates[0]:.3g}",
-        evaluate=evaluate, layout=layout,
-    )  # fmt: skip
+        evaluate=evaluate,
+        layout=layout,
+    )
 
 
 def _traced(family: Any, layout: Layout) -> Callable[[Vector, float], Evaluation]:
@@ -261,9 +269,10 @@ def _on_host(family: Any, layout: Layout) -> Callable[[Vector, float], Evaluatio
         n = layout.size
         if np.shape(value) != (n,) or np.shape(jacobian) != (n, n + 1):
             raise InputError(
-                "family", f"returned shapes {np.shape(value)} and {np.shape(jacobian)}; a velocity "
-                f"({n},) and its Jacobian ({n}, {n + 1}) in (theta, p)"
-            )  # fmt: skip
+                "family",
+                f"returned shapes {np.shape(value)} and {np.shape(jacobian)}; a velocity "
+                f"({n},) and its Jacobian ({n}, {n + 1}) in (theta, p)",
+            )
         return np.asarray(value), np.asarray(jacobian)
 
     return evaluate

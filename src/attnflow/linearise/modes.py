@@ -149,10 +149,17 @@ def spectrum(
         [np.sum(np.abs(full[:, b.start : b.stop]) ** 2, axis=1) for b in blocks], axis=1
     )
     return Spectrum(
-        rates=rates, modes=full, weights=weights, blocks=tuple(b.name for b in blocks),
-        residuals=residuals, products=products, symmetric=symmetric, layout=system.layout,
-        complete=complete, bottom=bottom or 0,
-    )  # fmt: skip
+        rates=rates,
+        modes=full,
+        weights=weights,
+        blocks=tuple(b.name for b in blocks),
+        residuals=residuals,
+        products=products,
+        symmetric=symmetric,
+        layout=system.layout,
+        complete=complete,
+        bottom=bottom or 0,
+    )
 
 
 class Linearised:
@@ -297,8 +304,9 @@ def _arnoldi(
         if not count:
             continue
         try:
-            values, vectors = sparse.eigs(matrix, k=min(count, n - 2), which=which, tol=tolerance,
-                                   maxiter=most, v0=np.ones(n))  # fmt: skip
+            values, vectors = sparse.eigs(
+                matrix, k=min(count, n - 2), which=which, tol=tolerance, maxiter=most, v0=np.ones(n)
+            )
         except linalg.ArpackNoConvergence as stopped:
             values, vectors = stopped.eigenvalues, stopped.eigenvectors
         order = np.argsort(-np.real(values))

@@ -9,9 +9,19 @@ from dataclasses import dataclass
 from typing import Any
 
 COLUMNS = (
-    "number", "loss", "enter", "leave", "leave_predicted", "gradient", "index", "rate_predicted",
-    "rate_measured", "efolds", "blocks", "note",
-)  # fmt: skip
+    "number",
+    "loss",
+    "enter",
+    "leave",
+    "leave_predicted",
+    "gradient",
+    "index",
+    "rate_predicted",
+    "rate_measured",
+    "efolds",
+    "blocks",
+    "note",
+)
 
 
 class SaddleTable(abc.ABC):

@@ -6,6 +6,13 @@ from attnflow.models.two_head_gram import gram_flow, infinite_width_start, score
 from attnflow.models.two_head_reduced import SymmetricFlow, symmetric_flow
 
 __all__ = [
-    "OneLayerAttention", "SymmetricFlow", "TwoHeadClassifier", "gram_flow",
-    "infinite_width_start", "population_flow", "score_flow", "symmetric_flow", "weight_flow",
-]  # fmt: skip
+    "OneLayerAttention",
+    "SymmetricFlow",
+    "TwoHeadClassifier",
+    "gram_flow",
+    "infinite_width_start",
+    "population_flow",
+    "score_flow",
+    "symmetric_flow",
+    "weight_flow",
+]

@@ -194,19 +194,31 @@ def observables(chain: MarkovChain) -> dict[str, Observable]:
     matrix = {"matrix": np.array(["W0", "W1", "WQ", "WK"])}
     return {
         "token_loss": Observable(
-            lambda th: token_losses(th, chain), ("token",), token, "nats",
+            lambda th: token_losses(th, chain),
+            ("token",),
+            token,
+            "nats",
             "loss given the current token",
         ),
         "attention": Observable(
-            lambda th: attention(th, chain.pi), ("query", "key"), {"query": ids, "key": ids},
-            "probability", "attention of the long-context limit",
+            lambda th: attention(th, chain.pi),
+            ("query", "key"),
+            {"query": ids, "key": ids},
+            "probability",
+            "attention of the long-context limit",
         ),
         "effective_rank": Observable(
-            lambda th: jnp.stack([entropy_rank(s) for s in spectra(th)]), ("matrix",), matrix, "",
+            lambda th: jnp.stack([entropy_rank(s) for s in spectra(th)]),
+            ("matrix",),
+            matrix,
+            "",
             "entropy effective rank",
         ),
         "stable_rank": Observable(
-            lambda th: jnp.stack([share_of_top(s) for s in spectra(th)]), ("matrix",), matrix, "",
+            lambda th: jnp.stack([share_of_top(s) for s in spectra(th)]),
+            ("matrix",),
+            matrix,
+            "",
             "stable rank",
         ),
         "norm": Observable(norms, ("matrix",), matrix, "", "Frobenius norm"),
@@ -217,15 +229,24 @@ def observables(chain: MarkovChain) -> dict[str, Observable]:
             lambda th: spectra(th)[1], ("mode",), {}, "", "singular values of W1"
         ),
         "singular_WQ": Observable(
-            lambda th: spectra(th)[2][: chain.tokens], ("query_mode",), {}, "",
+            lambda th: spectra(th)[2][: chain.tokens],
+            ("query_mode",),
+            {},
+            "",
             "leading singular values of WQ",
         ),
         "singular_WK": Observable(
-            lambda th: spectra(th)[3][: chain.tokens], ("query_mode",), {}, "",
+            lambda th: spectra(th)[3][: chain.tokens],
+            ("query_mode",),
+            {},
+            "",
             "leading singular values of WK",
         ),
         "attention_entropy": Observable(
-            lambda th: entropy(attention(th, chain.pi)), ("token",), token, "nats",
+            lambda th: entropy(attention(th, chain.pi)),
+            ("token",),
+            token,
+            "nats",
             "entropy of a query's attention",
         ),
         "embedding": Observable(
@@ -238,11 +259,13 @@ def observables(chain: MarkovChain) -> dict[str, Observable]:
             off_axis, ("token",), token, "", "embedding off the leader's direction"
         ),
         "force_M": Observable(
-            lambda th: jnp.linalg.norm(
-                token_gradients(th.readout, th.score, chain)[0], ord=2
-            ), (), {}, "", "largest singular value of dL/dM",
+            lambda th: jnp.linalg.norm(token_gradients(th.readout, th.score, chain)[0], ord=2),
+            (),
+            {},
+            "",
+            "largest singular value of dL/dM",
         ),
-    }  # fmt: skip
+    }
 
 
 def entropy(weights: Any) -> Any:

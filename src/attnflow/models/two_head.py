@@ -40,9 +40,15 @@ class TwoHeadClassifier(eqx.Module):
 
     @classmethod
     def gaussian(
-        cls, groups: int, dim: int, omega: float, *, bias: float = 0.5, neurons: float = 0.0,
+        cls,
+        groups: int,
+        dim: int,
+        omega: float,
+        *,
+        bias: float = 0.5,
+        neurons: float = 0.0,
         seed: int = 0,
-    ) -> TwoHeadClassifier:  # fmt: skip
+    ) -> TwoHeadClassifier:
         """Algorithm 1: `WK, WQ ~ N(0, omega^2 / m)` with m = dim, and w = 0.
 
         `neurons` is the standard deviation of w where it starts Gaussian (Appendix A.2).
@@ -147,19 +153,25 @@ def tables(population: MixturePopulation) -> Tables:
     """The tables of the full model: w is head x D, S is head x D x D, both row by row."""
     if population.representatives:
         raise InputError(
-            "population", "one sample per orbit; that is exact for the symmetric reduction only "
-            "(SymmetricFlow), the full model needs every sample (population or sample)"
-        )  # fmt: skip
+            "population",
+            "one sample per orbit; that is exact for the symmetric reduction only "
+            "(SymmetricFlow), the full model needs every sample (population or sample)",
+        )
     D, token, sign = population.dimension, population.token, population.sign
     head = np.arange(2)[:, None, None]
     pair = token[:, :, None] * D + token[:, None, :]
     value_sign = np.broadcast_to(sign, (2, *sign.shape))
     score_sign = sign[:, :, None] * sign[:, None, :]
     return Tables(
-        head * D + token, value_sign, head[..., None] * D * D + pair,
-        np.broadcast_to(score_sign, (2, *score_sign.shape)), (2 * D, 2 * D * D),
-        population.label, population.weight, population.agreement,
-    )  # fmt: skip
+        head * D + token,
+        value_sign,
+        head[..., None] * D * D + pair,
+        np.broadcast_to(score_sign, (2, *score_sign.shape)),
+        (2 * D, 2 * D * D),
+        population.label,
+        population.weight,
+        population.agreement,
+    )
 
 
 def velocity(

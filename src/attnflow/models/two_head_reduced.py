@@ -36,14 +36,18 @@ class SymmetricFlow(Reduction):
     """
 
     def __init__(
-        self, population: MixturePopulation, omega: float, bias: float = 0.5,
+        self,
+        population: MixturePopulation,
+        omega: float,
+        bias: float = 0.5,
         frozen: tuple[str, ...] = (),
-    ):  # fmt: skip
+    ):
         if not population.representatives:
             raise InputError(
-                "population", "a list of all samples; the symmetric flow takes one sample per "
-                "orbit (MixtureClassification(K, L).orbits)"
-            )  # fmt: skip
+                "population",
+                "a list of all samples; the symmetric flow takes one sample per "
+                "orbit (MixtureClassification(K, L).orbits)",
+            )
         self.population, self.groups = population, population.groups
         self.omega, self.bias = positive("omega", omega), checked_bias(bias)
         self.tables = _tables(population)
@@ -140,9 +144,14 @@ class SymmetricFlow(Reduction):
         return {f"{k}_{n}": roots[n][i] for n in pairs for i, k in enumerate("AB")}
 
     def trace(
-        self, until: float, start: Params | None = None, *,
-        stop: Callable[[Params], Any] | None = None, times: Any = None, rtol: float = 1e-10,
-    ) -> tuple[np.ndarray, Params]:  # fmt: skip
+        self,
+        until: float,
+        start: Params | None = None,
+        *,
+        stop: Callable[[Params], Any] | None = None,
+        times: Any = None,
+        rtol: float = 1e-10,
+    ) -> tuple[np.ndarray, Params]:
         """Times and states of a solve in NumPy alone: nothing is compiled, so scans are cheap.
 
         Ends where `stop(state)` reaches 0; the last entry is the end. Gates are not located: an
@@ -162,9 +171,16 @@ class SymmetricFlow(Reduction):
             events = lambda t, y: float(stop(layout.unflatten(y)))  # noqa: E731
             events.terminal = True  # type: ignore[attr-defined]
         found = solve_ivp(
-            rhs, (0.0, positive("until", until)), layout.flatten(state), method="DOP853",
-            t_eval=times, events=events, rtol=rtol, atol=self.atol(rtol), dense_output=False,
-        )  # fmt: skip
+            rhs,
+            (0.0, positive("until", until)),
+            layout.flatten(state),
+            method="DOP853",
+            t_eval=times,
+            events=events,
+            rtol=rtol,
+            atol=self.atol(rtol),
+            dense_output=False,
+        )
         t, y = found.t, found.y.T
         if found.status == 1:  # t_eval may leave out where it stopped
             t = np.append(t[t < found.t_events[0][0]], found.t_events[0][0])
@@ -226,10 +242,15 @@ def _tables(population: MixturePopulation) -> Tables:
     mirror = np.where(kind == 1, -1.0, 1.0)
     value_sign = np.stack([sign, sign * mirror])
     return Tables(
-        np.stack([kind, kind]), value_sign, np.stack([pair, pair]),
-        value_sign[:, :, :, None] * value_sign[:, :, None, :], (2, 8),
-        population.label, population.weight, population.agreement,
-    )  # fmt: skip
+        np.stack([kind, kind]),
+        value_sign,
+        np.stack([pair, pair]),
+        value_sign[:, :, :, None] * value_sign[:, :, None, :],
+        (2, 8),
+        population.label,
+        population.weight,
+        population.agreement,
+    )
 
 
 @functools.lru_cache(maxsize=64)

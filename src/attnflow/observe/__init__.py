@@ -10,6 +10,13 @@ from attnflow.observe.spectral import (
 from attnflow.observe.stages import Plateau, Stage, first_time, plateaus
 
 __all__ = [
-    "Plateau", "Stage", "alignment", "effective_rank", "entropy_rank", "first_time", "plateaus",
-    "singular_values", "stable_rank",
-]  # fmt: skip
+    "Plateau",
+    "Stage",
+    "alignment",
+    "effective_rank",
+    "entropy_rank",
+    "first_time",
+    "plateaus",
+    "singular_values",
+    "stable_rank",
+]

@@ -8,6 +8,13 @@ from attnflow.reduce.reduction import Reduction
 from attnflow.reduce.verify import Verification, verify
 
 __all__ = [
-    "Foot", "Gram", "GramFlow", "ManifoldFlow", "OrbitFlow", "Reduction", "Verification", "gram",
+    "Foot",
+    "Gram",
+    "GramFlow",
+    "ManifoldFlow",
+    "OrbitFlow",
+    "Reduction",
+    "Verification",
+    "gram",
     "verify",
-]  # fmt: skip
+]

@@ -93,22 +93,24 @@ class Declaration:
         if grams is None or not set(state) <= {"gram", "rest"}:
             kind = shown(list(state)) if isinstance(state, Mapping) else type(state).__name__
             raise InputError(
-                "start", f"{kind}; a state is {{'gram': ..., 'rest': ...}}: "
-                "project(weights), state(matrix) or infinite_width() make one"
-            )  # fmt: skip
+                "start",
+                f"{kind}; a state is {{'gram': ..., 'rest': ...}}: "
+                "project(weights), state(matrix) or infinite_width() make one",
+            )
         given = grams if isinstance(grams, Mapping) else {ONLY: grams}
         if set(given) != set(self.groups):
             raise InputError(
-                "start.gram", f"groups {shown(list(given))} where {shown(list(self.groups))} were "
-                "declared"
-            )  # fmt: skip
+                "start.gram",
+                f"groups {shown(list(given))} where {shown(list(self.groups))} were declared",
+            )
         for group, gram in given.items():
             if not isinstance(gram, Gram) or gram.blocks != self.groups[group]:
                 kind = repr(gram) if isinstance(gram, Gram) else type(gram).__name__
                 raise InputError(
-                    f"start.{_path('gram', group)}", f"{kind}; a Gram with the columns "
-                    f"{dict(self.groups[group])} (state(matrix) makes one)"
-                )  # fmt: skip
+                    f"start.{_path('gram', group)}",
+                    f"{kind}; a Gram with the columns "
+                    f"{dict(self.groups[group])} (state(matrix) makes one)",
+                )
 
     def from_matrices(self, grams: Any, rest: Mapping[str, Any] | None) -> Params:
         """A state from checked p x p matrices or Grams, one or one per group."""

@@ -52,9 +52,10 @@ def _of_function(function: Any, layout: Layout, field: str) -> SignedPermutation
     )
     if order is None or not np.array_equal(np.sort(np.abs(numbers)), np.arange(1.0, n + 1)):
         raise InputError(
-            field, "is not a signed permutation: every parameter must come out once, as it is or "
-            "with its sign changed"
-        )  # fmt: skip
+            field,
+            "is not a signed permutation: every parameter must come out once, as it is or "
+            "with its sign changed",
+        )
     found = SignedPermutation(order, np.sign(numbers))
     probe = np.random.default_rng(0).standard_normal(n)
     if not np.array_equal(image(probe), found(probe)):
@@ -75,9 +76,10 @@ def _of_blocks(given: Mapping[str, Any], layout: Layout, field: str) -> SignedPe
         if not isinstance(action, Mapping):
             if np.ndim(action) != 0 or action not in (1, -1):
                 raise InputError(
-                    f"{field}.{name}", f"{shown(action)}; 1, -1, or {{axis: order}} with an order "
-                    "of the entries along that axis"
-                )  # fmt: skip
+                    f"{field}.{name}",
+                    f"{shown(action)}; 1, -1, or {{axis: order}} with an order "
+                    "of the entries along that axis",
+                )
             signs = signs * action
             action = {}
         for axis, along in action.items():

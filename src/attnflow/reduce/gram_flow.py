@@ -286,9 +286,9 @@ def _check_loss(system: System) -> None:
         shape = jax.eval_shape(system.trace_loss, jax.ShapeDtypeStruct((system.size,), np.float64))
     except UNTRACEABLE as error:
         raise InputError(
-            "loss", f"not written with jax.numpy, so it cannot be differentiated "
-            f"({type(error).__name__})"
-        ) from None  # fmt: skip
+            "loss",
+            f"not written with jax.numpy, so it cannot be differentiated ({type(error).__name__})",
+        ) from None
     if getattr(shape, "shape", None) != ():
         raise InputError(
             "loss",

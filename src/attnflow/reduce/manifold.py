@@ -79,22 +79,25 @@ class ManifoldFlow(Reduction):
             self._phi(self._layout.flatten(like))
         except UNTRACEABLE as error:
             raise InputError(
-                "parametrisation", f"not written with jax.numpy, so it cannot be differentiated "
-                f"({type(error).__name__})"
-            ) from None  # fmt: skip
+                "parametrisation",
+                f"not written with jax.numpy, so it cannot be differentiated "
+                f"({type(error).__name__})",
+            ) from None
         if self._layout.size > self._system.size:
             raise InputError(
-                "parametrisation", f"{self._layout.size} coordinates for {self._system.size} "
-                "parameters; a reduction has fewer"
-            )  # fmt: skip
+                "parametrisation",
+                f"{self._layout.size} coordinates for {self._system.size} "
+                "parameters; a reduction has fewer",
+            )
         self.residual = self._check(sample or self._around, points, seed)
         """The largest part of the velocity that was not tangent, relative to the velocity."""
         if not self.residual <= tolerance:
             raise InputError(
-                "parametrisation", f"is not invariant: {self.residual:.2g} of the velocity (in "
+                "parametrisation",
+                f"is not invariant: {self.residual:.2g} of the velocity (in "
                 f"norm, at the worst of {points + 1} points) leaves the manifold; at most "
-                f"{tolerance:g}"
-            )  # fmt: skip
+                f"{tolerance:g}",
+            )
         self._inverse = self._constant_inverse(seed)
         system = self._system
         self.flow = Flow(
@@ -133,9 +136,8 @@ class ManifoldFlow(Reduction):
 
         z = self._layout.flatten(self._like if near is None else near)
         # 2e-16 would never be met; Gauss-Newton steps then polish to rounding.
-        found = least_squares(
-            miss, z, jac=slope, method="lm", xtol=1e-14, ftol=1e-14, gtol=1e-14,  # pyright: ignore
-        )  # fmt: skip
+        tight = dict.fromkeys(("xtol", "ftol", "gtol"), 1e-14)
+        found = least_squares(miss, z, jac=slope, method="lm", **tight)  # pyright: ignore
         z = found.x
         for _ in range(3):
             step = np.linalg.lstsq(slope(z), miss(z), rcond=None)[0]
@@ -203,16 +205,18 @@ class ManifoldFlow(Reduction):
             theta, J = np.asarray(self._phi(z)), np.asarray(self._jacobian(z))
             if not (np.isfinite(theta).all() and np.isfinite(J).all()):
                 raise InputError(
-                    "parametrisation", "NaN or infinite, or not differentiable, at a point drawn "
-                    "for the check; give sample=, a function of a NumPy generator"
-                )  # fmt: skip
+                    "parametrisation",
+                    "NaN or infinite, or not differentiable, at a point drawn "
+                    "for the check; give sample=, a function of a NumPy generator",
+                )
             left, singular, _ = np.linalg.svd(J, full_matrices=False)
             rank = int(np.sum(singular > RANK * singular[0]))
             if rank < len(z):
                 raise InputError(
-                    "parametrisation", f"its derivative has rank {rank} with {len(z)} coordinates; "
-                    "no coordinate may be redundant"
-                )  # fmt: skip
+                    "parametrisation",
+                    f"its derivative has rank {rank} with {len(z)} coordinates; "
+                    "no coordinate may be redundant",
+                )
             v = velocity_at(self._system, self._system.layout.unflatten(theta))
             off = v - left @ (left.T @ v)
             size = float(np.linalg.norm(v))

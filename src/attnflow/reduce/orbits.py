@@ -182,16 +182,18 @@ class OrbitFlow(Reduction):
                     gap = abs(system.loss(image) - loss)
                     if not gap <= INVARIANCE * (1 + abs(loss)):
                         raise InputError(
-                            f"generators[{i}]", f"changes the loss by {gap:.2g} at a random point; "
-                            "a symmetry leaves it as it is"
-                        )  # fmt: skip
+                            f"generators[{i}]",
+                            f"changes the loss by {gap:.2g} at a random point; "
+                            "a symmetry leaves it as it is",
+                        )
                 # Rates that differ along an orbit break the symmetry though the loss has it.
                 gap = np.abs(velocity_at(system, system.layout.unflatten(image)) - g(v)).max()
                 if not gap <= 100 * INVARIANCE * (1 + np.abs(v).max()):
                     raise InputError(
-                        f"generators[{i}]", f"does not carry the velocity along (off by {gap:.2g} "
-                        "at a random point): rates must be equal along orbits"
-                    )  # fmt: skip
+                        f"generators[{i}]",
+                        f"does not carry the velocity along (off by {gap:.2g} "
+                        "at a random point): rates must be equal along orbits",
+                    )
 
 
 def _orbits(group: list[SignedPermutation], size: int) -> tuple[np.ndarray, np.ndarray]:

@@ -91,7 +91,8 @@ def velocity_at(system: System, theta: Params) -> np.ndarray:
     system.rhs(system.layout.flatten(theta), out)
     if not np.isfinite(out).all():
         raise InputError(
-            "sample", "the velocity is NaN or infinite at a point drawn for the check; "
-            "give sample=, a function of a NumPy generator that draws where the flow is defined"
-        )  # fmt: skip
+            "sample",
+            "the velocity is NaN or infinite at a point drawn for the check; "
+            "give sample=, a function of a NumPy generator that draws where the flow is defined",
+        )
     return out

@@ -121,15 +121,27 @@ def verify(
         a, b = layout.flatten(reduced.project(theta, near=z)), layout.flatten(z)
         units = (a - b) / (rtol * np.abs(b) + tolerances["reduced"])
         rows.append(
-            (end, float(np.abs(a - b).max()), float(np.sqrt(np.mean(units**2))),
-             reduced.distance(theta, near=z))
-        )  # fmt: skip
+            (
+                end,
+                float(np.abs(a - b).max()),
+                float(np.sqrt(np.mean(units**2))),
+                reduced.distance(theta, near=z),
+            )
+        )
     times, absolute, units, distance = zip(*rows, strict=True) if rows else ((), (), (), ())
     status, sentence = _verdict(failed, rows, rtol, within)
     return Verification(
-        status, sentence, times, absolute, units, distance, rtol, tolerances["reduced"],
-        (full.bind(start).size, layout.size), (int(work[0]), int(work[1])),
-    )  # fmt: skip
+        status,
+        sentence,
+        times,
+        absolute,
+        units,
+        distance,
+        rtol,
+        tolerances["reduced"],
+        (full.bind(start).size, layout.size),
+        (int(work[0]), int(work[1])),
+    )
 
 
 def _ends(until: Any) -> list[float]:

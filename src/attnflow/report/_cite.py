@@ -13,13 +13,18 @@ if TYPE_CHECKING:
 SUNDIALS = Citation(
     key="hindmarsh2005sundials",
     authors=(
-        "Hindmarsh, Alan C.", "Brown, Peter N.", "Grant, Keith E.", "Lee, Steven L.",
-        "Serban, Radu", "Shumaker, Dan E.", "Woodward, Carol S.",
+        "Hindmarsh, Alan C.",
+        "Brown, Peter N.",
+        "Grant, Keith E.",
+        "Lee, Steven L.",
+        "Serban, Radu",
+        "Shumaker, Dan E.",
+        "Woodward, Carol S.",
     ),
     title="SUNDIALS: Suite of nonlinear and differential/algebraic equation solvers",
     year=2005,
     venue="ACM Transactions on Mathematical Software",
-)  # fmt: skip
+)
 
 SCIPY = Citation(
     key="virtanen2020scipy",

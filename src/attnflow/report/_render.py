@@ -33,9 +33,7 @@ def _templates() -> jinja2.Environment:
     )
     script = text("page.js")
     found.globals.update(
-        page_css=Markup(text("page.css")),
-        page_js=Markup(script),
-        policy=_policy(script),
+        page_css=Markup(text("page.css")), page_js=Markup(script), policy=_policy(script)
     )
     return found
 

@@ -55,15 +55,27 @@ def saddles_over_loss(data: xr.Dataset, stages: Sequence[Stage], saddles: Saddle
         level = row["loss"]
         axes.plot(ends, [level, level], color=colour, lw=3, label=_exit(row))
         axes.annotate(
-            str(row["number"]), (ends[0], level), xytext=(1, 4), textcoords="offset points",
-            color=colour, fontweight="bold", fontsize=9.5, annotation_clip=False,
-        )  # fmt: skip
+            str(row["number"]),
+            (ends[0], level),
+            xytext=(1, 4),
+            textcoords="offset points",
+            color=colour,
+            fontweight="bold",
+            fontsize=9.5,
+            annotation_clip=False,
+        )
         predicted = row["leave_predicted"]
         if predicted is not None and first <= predicted <= last:
             axes.plot(
-                [predicted], [level], color=colour, marker=">", markersize=8,
-                markerfacecolor="white", ls="none", label="_",
-            )  # fmt: skip
+                [predicted],
+                [level],
+                color=colour,
+                marker=">",
+                markersize=8,
+                markerfacecolor="white",
+                ls="none",
+                label="_",
+            )
     axes.set_ylabel("loss (nats)")
     draw.title(figure, "Saddles, and the rates at which the flow leaves them")
     draw.legend(figure, axes)

@@ -22,10 +22,16 @@ MOST = 6
 """Figures on a page; every other number is in the tables."""
 
 UNITS = {
-    "loss": "nats", "entropy": "nats", "floor": "nats", "time": "flow time", "enter": "flow time",
-    "leave": "flow time", "rate": "1 / flow time", "speed": "weights per time",
+    "loss": "nats",
+    "entropy": "nats",
+    "floor": "nats",
+    "time": "flow time",
+    "enter": "flow time",
+    "leave": "flow time",
+    "rate": "1 / flow time",
+    "speed": "weights per time",
     "prominence": "decades",
-}  # fmt: skip
+}
 """By the last word of a number's name."""
 
 

@@ -33,12 +33,24 @@ def stages(outcome: Outcome) -> Table | None:
 def plateaus(outcome: Outcome) -> Table | None:
     """Where the flow waited."""
     rows = [
-        (f"{p.loss:.6g}", f"{p.time:.5g}", f"{p.enter:.5g}", f"{p.leave:.5g}", f"{p.speed:.3g}",
-         f"{p.prominence:.2f}")
+        (
+            f"{p.loss:.6g}",
+            f"{p.time:.5g}",
+            f"{p.enter:.5g}",
+            f"{p.leave:.5g}",
+            f"{p.speed:.3g}",
+            f"{p.prominence:.2f}",
+        )
         for p in outcome.plateaus
-    ]  # fmt: skip
-    head = ("loss (nats)", "slowest at t", "enters at t", "leaves at t", "speed there",
-            "prominence (decades)")  # fmt: skip
+    ]
+    head = (
+        "loss (nats)",
+        "slowest at t",
+        "enters at t",
+        "leaves at t",
+        "speed there",
+        "prominence (decades)",
+    )
     caption = "Plateaus: minima of the speed that stand out on both sides"
     return Table(caption, head, rows, frozenset(range(6))) if rows else None
 
@@ -47,10 +59,13 @@ def marks(outcome: Outcome) -> Table | None:
     """The crossings that were recorded."""
     arrow = {1: "upwards ↑", -1: "downwards ↓"}
     rows = [
-        (e.name if e.index == 0 else f"{e.name}[{e.index}]", f"{e.time:.7g}",
-         arrow.get(e.direction, "–"))
+        (
+            e.name if e.index == 0 else f"{e.name}[{e.index}]",
+            f"{e.time:.7g}",
+            arrow.get(e.direction, "–"),
+        )
         for e in outcome.events
-    ]  # fmt: skip
+    ]
     caption = "Levels that were crossed, their times found by root finding"
     return Table(caption, ("mark", "t", "direction"), rows, frozenset({1})) if rows else None
 
@@ -65,9 +80,7 @@ def numbers(outcome: Outcome) -> Table | None:
 
 def work(outcome: Outcome) -> Table | None:
     """The counters of the solve."""
-    rows = [
-        (name, number(value, 4), _WORK.get(name, "")) for name, value in outcome.work.items()
-    ]  # fmt: skip
+    rows = [(name, number(value, 4), _WORK.get(name, "")) for name, value in outcome.work.items()]
     caption = "Work, counted in our own callbacks"
     return Table(caption, ("counter", "count", "meaning"), rows, frozenset({1})) if rows else None
 

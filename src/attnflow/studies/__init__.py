@@ -112,9 +112,10 @@ def _from_file(path: Path) -> str:
         spec.loader.exec_module(module)
     module = sys.modules[module_name]
     own = [
-        value for value in vars(module).values()
+        value
+        for value in vars(module).values()
         if isinstance(value, type) and issubclass(value, Study) and value.__module__ == module_name
-    ]  # fmt: skip
+    ]
     if len(own) != 1:
         raise InputError("study", f"{path} defines {len(own)} studies; a file has exactly one")
     register(own[0])

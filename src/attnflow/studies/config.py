@@ -119,8 +119,11 @@ def _numbers(text: str) -> list[str]:
 
 def _strict(value: Any, hint: Any) -> Any:
     """pydantic would take 1.0 for a whole number and true for 1; a person means something else."""
-    wants = typing.get_args(hint) if typing.get_origin(hint) in (
-        typing.Union, types.UnionType) else (hint,)  # fmt: skip
+    wants = (
+        typing.get_args(hint)
+        if typing.get_origin(hint) in (typing.Union, types.UnionType)
+        else (hint,)
+    )
     if isinstance(value, bool) and bool not in wants:
         return object()
     if isinstance(value, float) and int in wants and float not in wants:

@@ -64,9 +64,10 @@ class Contexts:
         expected = d * comb(length + d - 2, d - 1)
         if expected > MOST_ROWS:
             raise InputError(
-                "length", f"{length} tokens of {d} kinds make {expected:,} contexts; at most "
-                f"{MOST_ROWS:,}: take a shorter length, fewer tokens, or a sample"
-            )  # fmt: skip
+                "length",
+                f"{length} tokens of {d} kinds make {expected:,} contexts; at most "
+                f"{MOST_ROWS:,}: take a shorter length, fewer tokens, or a sample",
+            )
         radix = _radix(length, d)
         last = np.arange(d)
         keys = radix.copy()

@@ -54,9 +54,10 @@ class MixtureClassification:
         """Every distinct sample with its probability."""
         if self.count > MOST:
             raise InputError(
-                "population", f"K = {self.groups}, L = {self.length} has {self.count:,} distinct "
-                f"samples, more than {MOST:,}; use the orbit form (orbits) or sample(n, seed)"
-            )  # fmt: skip
+                "population",
+                f"K = {self.groups}, L = {self.length} has {self.count:,} distinct "
+                f"samples, more than {MOST:,}; use the orbit form (orbits) or sample(n, seed)",
+            )
         return _population(self)
 
     @property
@@ -154,9 +155,13 @@ class MixturePopulation:
             )
         weight = self.weight[keep] / self.weight[keep].sum()
         return replace(
-            self, token=self.token[keep], sign=self.sign[keep], label=self.label[keep],
-            weight=weight, agreement=self.agreement[keep],
-        )  # fmt: skip
+            self,
+            token=self.token[keep],
+            sign=self.sign[keep],
+            label=self.label[keep],
+            weight=weight,
+            agreement=self.agreement[keep],
+        )
 
     def reweighted(self, weight: Any) -> MixturePopulation:
         """The same samples with other weights, which are normalised."""
@@ -175,9 +180,13 @@ class MixturePopulation:
         _, first, inverse = np.unique(key, axis=0, return_index=True, return_inverse=True)
         weight = np.bincount(inverse.ravel(), weights=self.weight)
         return replace(
-            self, token=self.token[first], sign=self.sign[first], label=self.label[first],
-            weight=weight, agreement=self.agreement[first],
-        )  # fmt: skip
+            self,
+            token=self.token[first],
+            sign=self.sign[first],
+            label=self.label[first],
+            weight=weight,
+            agreement=self.agreement[first],
+        )
 
     def names(self) -> list[str]:
         """Each sample in words: `c1 +v1 -v2`."""
@@ -259,8 +268,9 @@ def _splits(
         return
     for plus, minus in sorted(
         ((p, s - p) for s in range(1, total + 1) for p in range(s + 1)),
-        key=lambda pair: (sum(pair), pair[0]), reverse=True,
-    ):  # fmt: skip
+        key=lambda pair: (sum(pair), pair[0]),
+        reverse=True,
+    ):
         if (plus + minus, plus) <= (sum(largest), largest[0]):
             for rest in _splits(total - plus - minus, most - 1, (plus, minus)):
                 yield ((plus, minus), *rest)
@@ -272,9 +282,13 @@ def _orders(counts: Any, total: int) -> float:
 
 
 def _assemble(
-    K: int, group: np.ndarray, label: np.ndarray, others: np.ndarray, sign: np.ndarray,
+    K: int,
+    group: np.ndarray,
+    label: np.ndarray,
+    others: np.ndarray,
+    sign: np.ndarray,
     weight: np.ndarray,
-) -> MixturePopulation:  # fmt: skip
+) -> MixturePopulation:
     """Samples from the group, the label, and the groups and signs of the distractors."""
     order = np.argsort(2 * others + (sign < 0), axis=1, kind="stable")
     others, sign = np.take_along_axis(others, order, 1), np.take_along_axis(sign, order, 1)

@@ -84,9 +84,10 @@ class Config:
         if len(top) > 1:
             which = " and ".join(str(i) for i in top)
             raise InputError(
-                "pi", f"{shown(self.pi)} ties at the top (tokens {which}); the stages need one "
-                "most frequent token (a tied chain runs as a transition matrix)"
-            )  # fmt: skip
+                "pi",
+                f"{shown(self.pi)} ties at the top (tokens {which}); the stages need one "
+                "most frequent token (a tied chain runs as a transition matrix)",
+            )
 
     @property
     def scale(self) -> float:

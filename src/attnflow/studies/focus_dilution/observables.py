@@ -26,24 +26,36 @@ def of(
     found = one_layer.observables(chain)
     found |= {
         "amplitude": Observable(
-            lambda th: amplitudes(th, chain), ("unstable",), {"unstable": np.array(AMPLITUDES)},
-            "", "amplitude of an unstable mode",
-        ),
-    }  # fmt: skip
+            lambda th: amplitudes(th, chain),
+            ("unstable",),
+            {"unstable": np.array(AMPLITUDES)},
+            "",
+            "amplitude of an unstable mode",
+        )
+    }
     if training is not None:
         found["token_loss"] = Observable(
-            lambda th: group_losses(th, training), ("token",), token, "nats",
+            lambda th: group_losses(th, training),
+            ("token",),
+            token,
+            "nats",
             "training loss of the group that ends in a token",
-        )  # fmt: skip
+        )
         found["data_attention"] = Observable(
-            lambda th: mean_attention(th, training), ("query", "key"), pair, "probability",
+            lambda th: mean_attention(th, training),
+            ("query", "key"),
+            pair,
+            "probability",
             "attention averaged over the training contexts",
-        )  # fmt: skip
+        )
     if test is not None:
         found["test_loss"] = Observable(
-            lambda th: group_losses(th, test), ("token",), token, "nats",
+            lambda th: group_losses(th, test),
+            ("token",),
+            token,
+            "nats",
             "test loss of the group that ends in a token",
-        )  # fmt: skip
+        )
     return found
 
 

@@ -105,8 +105,12 @@ def rank_one_manifold(
         return OneLayerAttention(g[:, None] * a, a[:, None] * b, z["query"] * pair, z["key"] * pair)
 
     d = chain.tokens
-    like = {"gamma": np.ones(d), "beta": np.linspace(1, -1, d), "query": np.array(0.5),
-            "key": np.array(0.4)}  # fmt: skip
+    like = {
+        "gamma": np.ones(d),
+        "beta": np.linspace(1, -1, d),
+        "query": np.array(0.5),
+        "key": np.array(0.4),
+    }
     return ManifoldFlow(population_flow(chain), phi, like, name="rank-one manifold")
 
 
@@ -170,9 +174,14 @@ def velocity(z: np.ndarray, chain: MarkovChain | tuple[np.ndarray, np.ndarray]) 
     from_scores = s * V + ((g * s)[..., :, None] * A * centred).sum(axis=-2)
     drive = (g * s * V).sum(axis=-1, keepdims=True)
     return np.concatenate(
-        [(A * s[..., :, None]).sum(axis=-2) + eta * from_scores, (R * m[..., :, None]).sum(axis=-2),
-         k * drive, q * drive], axis=-1
-    )  # fmt: skip
+        [
+            (A * s[..., :, None]).sum(axis=-2) + eta * from_scores,
+            (R * m[..., :, None]).sum(axis=-2),
+            k * drive,
+            q * drive,
+        ],
+        axis=-1,
+    )
 
 
 def derivative(function: Callable[[np.ndarray], Any], z: np.ndarray) -> np.ndarray:
@@ -253,9 +262,15 @@ class TwoGroup:
         """The state vector of all tokens."""
         low = self.tokens - 1
         return np.concatenate(
-            [z[..., :1], np.repeat(z[..., 1:2], low, -1), z[..., 2:3],
-             np.repeat(z[..., 3:4], low, -1), z[..., 4:]], axis=-1
-        )  # fmt: skip
+            [
+                z[..., :1],
+                np.repeat(z[..., 1:2], low, -1),
+                z[..., 2:3],
+                np.repeat(z[..., 3:4], low, -1),
+                z[..., 4:],
+            ],
+            axis=-1,
+        )
 
     def attention(self, z: np.ndarray) -> tuple[Any, Any]:
         """xi_1, xi_2 of eqs. (82), (83): the attention of both groups to token 1."""
@@ -332,9 +347,15 @@ class TwoGroup:
         m, rate = z[1] + p * D, 2 * theory.focus_rate(self.chain)
         force = self.contrast_force()
         squares = p**2 + (d - 1) * low**2
-        S = V * (B * force * (p - low) + m * d / (d - 1) * self.lam * V**2 * D**3
-                 + rate * V * D**2 * B * m) / (
-            rate + V * (B**2 * squares + m**2 * d / (d - 1)))  # fmt: skip
+        S = (
+            V
+            * (
+                B * force * (p - low)
+                + m * d / (d - 1) * self.lam * V**2 * D**3
+                + rate * V * D**2 * B * m
+            )
+            / (rate + V * (B**2 * squares + m**2 * d / (d - 1)))
+        )
         return (force - B * p * S) / rate, -(force + B * (1 - p) * S) / ((d - 1) * rate)
 
     @property

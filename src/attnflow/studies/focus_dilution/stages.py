@@ -157,16 +157,24 @@ def _cycle(s: Signals, order: np.ndarray, pi: np.ndarray, cycle: int, since: flo
     gain = float(onto[peak]) - lowest
     if gain > GAIN:
         found.append(
-            Stage("focus", float(s.t[peak]), cycle,
-                  f"the rarer tokens' attention to token {lead} is highest, {gain:+.3f}",
-                  confidence=1 - GAIN / gain)
-        )  # fmt: skip
+            Stage(
+                "focus",
+                float(s.t[peak]),
+                cycle,
+                f"the rarer tokens' attention to token {lead} is highest, {gain:+.3f}",
+                confidence=1 - GAIN / gain,
+            )
+        )
 
     largest = np.maximum.accumulate(np.where(later[:, None], s.norms, 0.0))
     drop = np.where(later[:, None], 1 - s.norms / np.maximum(largest, 1e-300), 0.0)[:, rest]
     who = [int(r) for r in rest[drop.max(axis=0) > RETRACTED]]
-    add("retraction", drop.max(axis=1) / RETRACTED, start,
-        f"embeddings of tokens {', '.join(map(str, who))} lost a fifth of their norm")  # fmt: skip
+    add(
+        "retraction",
+        drop.max(axis=1) / RETRACTED,
+        start,
+        f"embeddings of tokens {', '.join(map(str, who))} lost a fifth of their norm",
+    )
 
     if cycle < s.embedding.shape[1]:
         share = s.embedding[:, cycle] / s.embedding[:, 0]
@@ -193,5 +201,9 @@ def _split(s: Signals, order: np.ndarray, pi: np.ndarray, start: float, add) -> 
     flat = (s.second < DIRECTION) & (s.t >= start)
     # At a small start the norms of equal tokens differ by chance: they must have met before.
     met = np.minimum.accumulate(np.where(s.t >= start, gap, np.inf)) < SPLIT / 2
-    add("in-manifold split", np.where(flat & met, gap / SPLIT, 0.0), start,
-        "equally frequent tokens part inside rank one")  # fmt: skip
+    add(
+        "in-manifold split",
+        np.where(flat & met, gap / SPLIT, 0.0),
+        start,
+        "equally frequent tokens part inside rank one",
+    )

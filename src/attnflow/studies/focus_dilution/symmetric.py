@@ -31,9 +31,11 @@ def two_group_loss(system: TwoGroup) -> float:
     """The loss where r_1 = r_2 = 0: the best that tells token 1 from the rest, and no more."""
     low, weights = system.tokens - 1, (system.pi1, 1 - system.pi1)
     return float(
-        -sum(w * (P * np.log(P) + (1 - P) * np.log((1 - P) / low))
-             for w, P in zip(weights, system.first, strict=True))
-    )  # fmt: skip
+        -sum(
+            w * (P * np.log(P) + (1 - P) * np.log((1 - P) / low))
+            for w, P in zip(weights, system.first, strict=True)
+        )
+    )
 
 
 def symmetric_state(system: TwoGroup, sharpness: Any, scale: Any = 1.0) -> np.ndarray:
@@ -235,8 +237,11 @@ def _saddle(chain: MarkovChain, slow: np.ndarray) -> tuple[Saddle, np.ndarray]:
     if _two_groups(chain) and np.ptp(low) < 1e-9:
         name = "two-group optimum"
     else:
-        name = "rank-one passage" if not critical else (
-            "rank-one saddle" if within else "rank-one optimum")  # fmt: skip
+        name = (
+            "rank-one passage"
+            if not critical
+            else ("rank-one saddle" if within else "rank-one optimum")
+        )
     mode = "split within rank one" if within > off else "new direction" if off else "none"
     saddle = Saddle(name, float(rank_one.loss(z, chain)), max(within, off), mode, z, bool(critical))
     return saddle, vectors[:, values > (1 - 1e-6) * values[-1]]
@@ -261,9 +266,14 @@ def _follow(
         return rank_one.velocity(y[..., lifted], chain)[..., read]
 
     solver = LSODA(
-        rhs, 0.0, z[read], longest, rtol=1e-8, atol=1e-11,
+        rhs,
+        0.0,
+        z[read],
+        longest,
+        rtol=1e-8,
+        atol=1e-11,
         jac=lambda t, y: rank_one.derivative(lambda x: rhs(t, x), y),
-    )  # fmt: skip
+    )
     above = float(rank_one.loss(z, chain))
     enough = above - FALLEN * (above - chain.floor)
     peak, slowest, at = 0.0, np.inf, z

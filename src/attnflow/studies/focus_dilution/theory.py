@@ -93,10 +93,12 @@ def contraction(chain: MarkovChain) -> np.ndarray:
     g, b, pi = np.asarray(point.W0)[:, 0], np.asarray(point.W1)[0], chain.pi
     var = np.diag(pi) - np.outer(pi, pi)
     mean = float(pi @ g)
-    return -np.block([
-        [(b @ var @ b) * np.outer(pi, pi), mean * np.outer(pi, b @ var)],
-        [mean * np.outer(var @ b, pi), mean**2 * var],
-    ])  # fmt: skip
+    return -np.block(
+        [
+            [(b @ var @ b) * np.outer(pi, pi), mean * np.outer(pi, b @ var)],
+            [mean * np.outer(var @ b, pi), mean**2 * var],
+        ]
+    )
 
 
 def slowest_contraction(chain: MarkovChain) -> float:

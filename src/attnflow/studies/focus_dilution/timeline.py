@@ -131,15 +131,20 @@ def _rank_one(chain: MarkovChain, dim: int, scale: float, a0: float) -> tuple[xr
     leaves.terminal = True  # type: ignore[attr-defined]
     ripple = (-1.0) ** np.arange(d)
     ripple -= q * (q @ ripple)
-    start = np.concatenate([
-        a0 * q + scale * ripple / max(np.linalg.norm(ripple), 1e-300), a0 * u, [a0, a0],
-        np.eye(n).ravel(),
-    ])  # fmt: skip
+    start = np.concatenate(
+        [
+            a0 * q + scale * ripple / max(np.linalg.norm(ripple), 1e-300),
+            a0 * u,
+            [a0, a0],
+            np.eye(n).ravel(),
+        ]
+    )
     c = theory.focus_rate(chain)
     horizon = 3 * abs(np.log(a0)) / theory.escape_rate(chain) + 30 * abs(np.log(a0)) / c
     fine = np.concatenate([np.full(n, 1e-7 * scale), np.full(n * n, 1e-4)])
-    solved = solve_ivp(rhs, (0, horizon), start, method="LSODA", rtol=1e-6, atol=fine,
-                       events=leaves)  # fmt: skip
+    solved = solve_ivp(
+        rhs, (0, horizon), start, method="LSODA", rtol=1e-6, atol=fine, events=leaves
+    )
     t = solved.t
     rows = [split(y) for y in solved.y.T]
     loss, attention, force, speed = [], [], [], []

@@ -110,8 +110,14 @@ def four_phases(study) -> Measurement:
 def dominant_token_grows(study) -> Measurement:
     """The embedding norm of the most frequent token grows continuously."""
     norm = study.solution.trajectory["embedding_norm"].values[:, 0]
-    return _bounded(at_most, retraction(norm), GROWS, retraction(norm[::-1]),
-                    retraction(np.sort(norm)), "largest fall, part of the maximum")  # fmt: skip
+    return _bounded(
+        at_most,
+        retraction(norm),
+        GROWS,
+        retraction(norm[::-1]),
+        retraction(np.sort(norm)),
+        "largest fall, part of the maximum",
+    )
 
 
 @measured("Fig 3A/3B (A2, other tokens)")
@@ -120,8 +126,14 @@ def other_tokens_retract(study) -> Measurement:
     norm = study.solution.trajectory["embedding_norm"].values[:, 1:]
     drop = dict(zip(study.solution.trajectory["tracked"].values[1:], retraction(norm), strict=True))
     words = "largest falls: " + ", ".join(f"{n} {d:.2f}" for n, d in drop.items())
-    return _bounded(at_least, min(drop.values()), RETRACTS, retraction(np.sort(norm, axis=0)).min(),
-                    retraction(norm[::-1]).min(), words)  # fmt: skip
+    return _bounded(
+        at_least,
+        min(drop.values()),
+        RETRACTS,
+        retraction(np.sort(norm, axis=0)).min(),
+        retraction(norm[::-1]).min(),
+        words,
+    )
 
 
 @measured("Section 4.2 (retraction of frequent tokens)")
@@ -147,10 +159,16 @@ def focus_then_dilution(study) -> Measurement:
     # A focus that never came cannot be lost: the second part then compares with nothing.
     left = end / most if most > FOCUSED else 1.0
     return every(
-        focus=_bounded(at_least, most, FOCUSED, float(focus[0]), 1.0,
-                       f"reached after {peak / (len(focus) - 1):.0%} of the observations"),
+        focus=_bounded(
+            at_least,
+            most,
+            FOCUSED,
+            float(focus[0]),
+            1.0,
+            f"reached after {peak / (len(focus) - 1):.0%} of the observations",
+        ),
         dilution=_bounded(at_most, left, 0.5, 1.0, 0.0, "what is left of the peak at the end"),
-    )  # fmt: skip
+    )
 
 
 @measured("Fig 3C (self-attention)")
@@ -161,11 +179,18 @@ def more_tokens_attend_to_themselves(study) -> Measurement:
     ideal = np.linspace(0, seen.shape[1], len(count))
     words = f"{count[0]:.0f} of {seen.shape[1]} at the start, {count[-1]:.0f} at the end"
     return every(
-        gain=_bounded(at_least, count[-1] - count[0], 1.0, count[0] - count[-1],
-                      ideal[-1] - ideal[0], words),
-        trend=_bounded(at_least, _trend(count), 0.5, _trend(count[::-1]), _trend(ideal),
-                       "rank correlation of their number with time"),
-    )  # fmt: skip
+        gain=_bounded(
+            at_least, count[-1] - count[0], 1.0, count[0] - count[-1], ideal[-1] - ideal[0], words
+        ),
+        trend=_bounded(
+            at_least,
+            _trend(count),
+            0.5,
+            _trend(count[::-1]),
+            _trend(ideal),
+            "rank correlation of their number with time",
+        ),
+    )
 
 
 @measured("Section 4.2 (from uniform to self-attention)")
@@ -187,11 +212,20 @@ def pseudo_bigram(study) -> Measurement:
     way = (d.unigram - data["loss"].values) / (d.unigram - d.bigram)
     nearer = data["unigram_gap"].values - data["bigram_gap"].values
     return every(
-        loss=_bounded(at_least, float(way[-1]), 0.25, float(way[0]), 1.0,
-                      "part of the way from the unigram to the bigram loss"),
-        prediction=positive(float(nearer[-1]), control=float(nearer[0] if nearer[-1] > 0 else 1.0),
-                            note="nats nearer to the bigram row, at the end"),
-    )  # fmt: skip
+        loss=_bounded(
+            at_least,
+            float(way[-1]),
+            0.25,
+            float(way[0]),
+            1.0,
+            "part of the way from the unigram to the bigram loss",
+        ),
+        prediction=positive(
+            float(nearer[-1]),
+            control=float(nearer[0] if nearer[-1] > 0 else 1.0),
+            note="nats nearer to the bigram row, at the end",
+        ),
+    )
 
 
 def _bounded(

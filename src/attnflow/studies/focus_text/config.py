@@ -46,8 +46,16 @@ class Config:
         if self.text:
             check_file(self.text)
         check_kind(self.tokenizer)
-        least = {"vocabulary": 2, "context": 1, "batch": 1, "dim": 1, "steps": 1,
-                 "test_sample": 2, "held_out": 2, "seed": 0}  # fmt: skip
+        least = {
+            "vocabulary": 2,
+            "context": 1,
+            "batch": 1,
+            "dim": 1,
+            "steps": 1,
+            "test_sample": 2,
+            "held_out": 2,
+            "seed": 0,
+        }
         for name, bound in least.items():
             if getattr(self, name) < bound:
                 raise InputError(name, f"{getattr(self, name)}; a whole number of at least {bound}")

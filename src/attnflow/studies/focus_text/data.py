@@ -70,18 +70,21 @@ def prepare(config: Config) -> Data:
     size = len(read_text(config.text).content.encode())
     if size <= config.context:  # said before a vocabulary is looked for in it
         raise InputError(
-            "text", f"{os.path.basename(config.text)} has {size} bytes, shorter than one context "
-            f"of {config.context} tokens and its label"
-        )  # fmt: skip
-    corpus = _corpus(config.text, os.stat(config.text).st_mtime_ns, config.tokenizer,
-                     config.vocabulary)  # fmt: skip
+            "text",
+            f"{os.path.basename(config.text)} has {size} bytes, shorter than one context "
+            f"of {config.context} tokens and its label",
+        )
+    corpus = _corpus(
+        config.text, os.stat(config.text).st_mtime_ns, config.tokenizer, config.vocabulary
+    )
     train, rest = corpus.split(HELD_OUT)
     needed = max(config.context + 1, config.test_sample)
     if len(rest) < needed:
         raise InputError(
-            "text", f"{corpus.name} has {len(corpus):,} tokens, of which {len(rest):,} are held "
-            f"out; context {config.context} and test_sample {config.test_sample} take {needed}"
-        )  # fmt: skip
+            "text",
+            f"{corpus.name} has {len(corpus):,} tokens, of which {len(rest):,} are held "
+            f"out; context {config.context} and test_sample {config.test_sample} take {needed}",
+        )
     bigrams = Bigrams(train, corpus.tokens)
     tracked = track(corpus, train, config.context, config.seed)
     held_out = windows(rest, config.context + 1, config.held_out, seed=0)

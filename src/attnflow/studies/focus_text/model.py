@@ -80,58 +80,91 @@ def observables(data: Data, precision: str) -> dict[str, Observable]:
         return jnp.stack([jnp.trace(g) ** 2 / jnp.sum(g**2) for g in grams])
 
     axis = {
-        "query": data.names(data.sequence), "key": data.names(data.sequence),
-        "tracked": data.names(data.tracked), "attended": data.names(data.tracked),
+        "query": data.names(data.sequence),
+        "key": data.names(data.sequence),
+        "tracked": data.names(data.tracked),
+        "attended": data.names(data.tracked),
         "place": data.names(data.sample.tolist()),
         "matrix": np.array(["W0", "W1", "WQ", "WK"]),
-    }  # fmt: skip
+    }
 
     def over(dim: str) -> dict[str, np.ndarray]:
         return {dim: axis[dim]}
 
     return {
         "attention": Observable(
-            lambda th: attention_map(cast(th, precision), jnp.asarray(sequence)), ("query", "key"),
-            over("query") | over("key"), "probability", "attention within the chosen input",
+            lambda th: attention_map(cast(th, precision), jnp.asarray(sequence)),
+            ("query", "key"),
+            over("query") | over("key"),
+            "probability",
+            "attention within the chosen input",
         ),
         "embedding_norm": Observable(
-            lambda th: jnp.linalg.norm(th.W0[tracked], axis=1), ("tracked",), over("tracked"), "",
+            lambda th: jnp.linalg.norm(th.W0[tracked], axis=1),
+            ("tracked",),
+            over("tracked"),
+            "",
             "norm of a row of W0",
         ),
         "proxy": Observable(
-            proxy, ("tracked", "attended"), over("tracked") | over("attended"), "probability",
+            proxy,
+            ("tracked", "attended"),
+            over("tracked") | over("attended"),
+            "probability",
             "attention of the long-context limit, pi_j exp Phi_ij",
         ),
         "self_attention": Observable(
-            lambda th: self_attention(cast(th, precision), jnp.asarray(sample)), ("place",),
-            over("place"), "probability", "attention of each token of a held-out sample to itself",
+            lambda th: self_attention(cast(th, precision), jnp.asarray(sample)),
+            ("place",),
+            over("place"),
+            "probability",
+            "attention of each token of a held-out sample to itself",
         ),
         "focus": Observable(
-            lambda th: jnp.mean(jnp.sum(held_out(th)[0] * frequent, axis=1))
-            - float(frequent.mean()), (), {}, "probability",
+            lambda th: (
+                jnp.mean(jnp.sum(held_out(th)[0] * frequent, axis=1)) - float(frequent.mean())
+            ),
+            (),
+            {},
+            "probability",
             "held-out attention to the three most frequent tokens, less their share of the window",
         ),
         "self_mean": Observable(
-            lambda th: jnp.mean(own(th)), (), {}, "probability",
+            lambda th: jnp.mean(own(th)),
+            (),
+            {},
+            "probability",
             "held-out attention of the last token to itself",
         ),
         "self_share": Observable(
-            lambda th: jnp.mean(own(th) >= SELF), (), {}, "probability",
+            lambda th: jnp.mean(own(th) >= SELF),
+            (),
+            {},
+            "probability",
             f"share of held-out windows whose last token gives itself at least {SELF}",
         ),
         "attention_entropy": Observable(
             entropy, (), {}, "nats", "mean entropy of held-out attention"
         ),
         "bigram_gap": Observable(
-            lambda th: jnp.mean(information[0] - jnp.sum(rows * predicted(th), axis=1)), (), {},
-            "nats", "mean KL(bigram row of the last token || prediction), held out",
+            lambda th: jnp.mean(information[0] - jnp.sum(rows * predicted(th), axis=1)),
+            (),
+            {},
+            "nats",
+            "mean KL(bigram row of the last token || prediction), held out",
         ),
         "unigram_gap": Observable(
-            lambda th: jnp.mean(information[1] - predicted(th) @ law), (), {},
-            "nats", "mean KL(unigram law || prediction), held out",
+            lambda th: jnp.mean(information[1] - predicted(th) @ law),
+            (),
+            {},
+            "nats",
+            "mean KL(unigram law || prediction), held out",
         ),
         "effective_rank": Observable(
-            ranks, ("matrix",), over("matrix"), "",
+            ranks,
+            ("matrix",),
+            over("matrix"),
+            "",
             "participation ratio (sum s^2)^2 / sum s^4 of the singular values",
         ),
-    }  # fmt: skip
+    }

@@ -66,9 +66,11 @@ def phases(attention: Attention, law: Law, names: list[str], query: int = -1) ->
     frequent = np.flatnonzero(law > law[query])
 
     uniform = Phase(
-        "uniform", 0 if _first(entropy >= UNIFORM, 0) == 0 else None,
-        f"entropy {entropy[0]:.3f} log n at the start", _share(entropy[0], UNIFORM, 1.0),
-    )  # fmt: skip
+        "uniform",
+        0 if _first(entropy >= UNIFORM, 0) == 0 else None,
+        f"entropy {entropy[0]:.3f} log n at the start",
+        _share(entropy[0], UNIFORM, 1.0),
+    )
     if len(frequent) == 0:
         focus = Phase("focus", None, "no token of the input is more frequent than the query")
     else:
@@ -76,18 +78,22 @@ def phases(attention: Attention, law: Law, names: list[str], query: int = -1) ->
         when, which = np.unravel_index(attention[:, frequent].argmax(), (len(own), len(frequent)))
         most, leader = float(attention[when, frequent[which]]), names[frequent[which]]
         focus = Phase(
-            "focus", begin, f"up to {most:.2f} of the attention on {leader}",
+            "focus",
+            begin,
+            f"up to {most:.2f} of the attention on {leader}",
             _share(most, HALF, 1.0),
-        )  # fmt: skip
+        )
     after = 0 if focus.begin is None else focus.begin + HOLD
     if focus.begin is None:
         dilution = Phase("second dilution", None, "there was no focus to lose")
     else:
         least = float(top[after:].min(initial=1.0))
         dilution = Phase(
-            "second dilution", _first(top < HALF, after),
-            f"the largest attention falls to {least:.2f}", _share(-least, -HALF, -1 / n),
-        )  # fmt: skip
+            "second dilution",
+            _first(top < HALF, after),
+            f"the largest attention falls to {least:.2f}",
+            _share(-least, -HALF, -1 / n),
+        )
         after = after if dilution.begin is None else dilution.begin
     words = f"the query gives itself up to {own[after:].max(initial=0.0):.2f}"
     begin = came = _first(own >= SELF, after)

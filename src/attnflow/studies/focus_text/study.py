@@ -115,8 +115,10 @@ class FocusDilutionText(Study):
         names = self._spelled(data.tracked)
         return {
             "text": {
-                "name": data.corpus.name, "sha256": data.corpus.sha256,
-                "tokens": len(data.corpus), "vocabulary": data.corpus.tokens,
+                "name": data.corpus.name,
+                "sha256": data.corpus.sha256,
+                "tokens": len(data.corpus),
+                "vocabulary": data.corpus.tokens,
                 "unknown": data.corpus.unknown,
             },
             "epochs": c.steps * c.batch / (len(data.train) - c.context),
@@ -125,8 +127,13 @@ class FocusDilutionText(Study):
             "sequence": self._spelled(data.sequence),
             "tracked": {n: float(data.law[i]) for n, i in zip(names, data.tracked, strict=True)},
             "phases": [
-                {"name": p.name, "step": None if p.begin is None else int(steps[p.begin]),
-                 "seen": p.seen, "evidence": p.evidence, "confidence": p.confidence}
+                {
+                    "name": p.name,
+                    "step": None if p.begin is None else int(steps[p.begin]),
+                    "seen": p.seen,
+                    "evidence": p.evidence,
+                    "confidence": p.confidence,
+                }
                 for p in self.phases(trajectory)
             ],
             "phases_seen": in_order(self.phases(trajectory)),
@@ -136,7 +143,7 @@ class FocusDilutionText(Study):
             },
             "retraction": dict(zip(names, drop.tolist(), strict=True)),
             "self_attending": [int((sample[k] >= SELF).sum()) for k in (0, -1)],
-        }  # fmt: skip
+        }
 
     def _spelled(self, ids: Sequence[int]) -> list[str]:
         return [visible(self.data.corpus.vocabulary[i]) for i in ids]

@@ -62,15 +62,23 @@ class ThreeStages:
         parts = {"1": self.neurons, "2": self.attention, "3": self.convergence}
         return [
             (stage, Switch(s.gate, s.time + shifts[stage], s.on))
-            for stage, part in parts.items() if part is not None for s in part.switches
-        ]  # fmt: skip
+            for stage, part in parts.items()
+            if part is not None
+            for s in part.switches
+        ]
 
 
 @functools.lru_cache(maxsize=64)
 def three_stages(
-    task: MixtureClassification, omega: float, bias: float, t1: float, score_stop: float,
-    losses: tuple[float, ...] = LOSSES, rtol: float = 1e-8, wait: float | None = None,
-) -> ThreeStages:  # fmt: skip
+    task: MixtureClassification,
+    omega: float,
+    bias: float,
+    t1: float,
+    score_stop: float,
+    losses: tuple[float, ...] = LOSSES,
+    rtol: float = 1e-8,
+    wait: float | None = None,
+) -> ThreeStages:
     """Algorithm 1: neurons until T1, attention on the conflicting samples until the score
     `c1'S v1` reaches `score_stop`, neurons again until the last of `losses`."""
     K = task.groups
@@ -88,9 +96,14 @@ def three_stages(
     words = ""
     try:
         second = solve(
-            hard, first.final, wait, train=("attention",), rtol=rtol, stop="score",
+            hard,
+            first.final,
+            wait,
+            train=("attention",),
+            rtol=rtol,
+            stop="score",
             marks={"score": (lambda s: main_score(s, K), score_stop)},
-        )  # fmt: skip
+        )
         duration = second.marks.get("score")
         if duration is not None:
             third = converge(everything, second.final, losses, rtol=rtol)
@@ -102,9 +115,13 @@ def three_stages(
 
 
 def converge(
-    flow: SymmetricFlow, start: Mapping[str, Any], losses: Sequence[float] = LOSSES,
-    *, rtol: float = 1e-8, until: float | None = None,
-) -> Path:  # fmt: skip
+    flow: SymmetricFlow,
+    start: Mapping[str, Any],
+    losses: Sequence[float] = LOSSES,
+    *,
+    rtol: float = 1e-8,
+    until: float | None = None,
+) -> Path:
     """Stage 3: the neurons alone, until the loss has fallen to the last of `losses`.
 
     The attention stands still, so that `H_h(X) = Phi_h(X) . (gamma, a)` with constant features:
@@ -149,9 +166,15 @@ def converge(
             for e in wanted
         ]
         found = solve_ivp(
-            velocity, (time, until), w, method="LSODA", rtol=rtol, atol=rtol, events=watch,
+            velocity,
+            (time, until),
+            w,
+            method="LSODA",
+            rtol=rtol,
+            atol=rtol,
+            events=watch,
             dense_output=True,
-        )  # fmt: skip
+        )
         for e, at in zip(wanted, found.t_events[gates.size :], strict=True):
             if len(at):
                 met[e] = float(at[0])

@@ -42,9 +42,10 @@ class Config:
         positive("omega", self.omega)
         if not (math.isfinite(self.bias) and self.bias > 0):
             raise InputError(
-                "bias", f"{shown(self.bias)}; a positive number: at w = 0 every gate is on only "
-                "for b > 0, and with b <= 0 nothing learns"
-            )  # fmt: skip
+                "bias",
+                f"{shown(self.bias)}; a positive number: at w = 0 every gate is on only "
+                "for b > 0, and with b <= 0 nothing learns",
+            )
         self._check_dim()
         for name in ("lr", "t1", "score_stop", "rtol"):
             positive(name, getattr(self, name))

@@ -71,9 +71,10 @@ class Construction:
         """f of every sample of the task."""
         if task.groups != self.groups:
             raise InputError(
-                "task", f"K = {task.groups}; the construction has {2 * self.groups} signals, "
-                f"that is K = {self.groups}"
-            )  # fmt: skip
+                "task",
+                f"K = {task.groups}; the construction has {2 * self.groups} signals, "
+                f"that is K = {self.groups}",
+            )
         t = tables(task.population)
         gates = None if self.relu else np.ones((2, len(task.population)))
         return np.asarray(t.predictions(self.w, self.S, self.bias, gates))
@@ -118,9 +119,14 @@ def examine(construction: Construction, length: int = 3) -> Examination:
     wrong = yf <= DECIDED
     names = np.array(population.names())
     return Examination(
-        construction.name, task.groups, task.length, len(population), float(yf.min()),
-        float(1 - population.weight[wrong].sum()), tuple(names[wrong].tolist()),
-    )  # fmt: skip
+        construction.name,
+        task.groups,
+        task.length,
+        len(population),
+        float(yf.min()),
+        float(1 - population.weight[wrong].sum()),
+        tuple(names[wrong].tolist()),
+    )
 
 
 def printed(groups: int, scale: float = 10.0) -> Construction:
@@ -168,9 +174,12 @@ def learned_shape(groups: int, scale: float = 1.0, bias: float = 0.5) -> Constru
 
 
 KNOWN: dict[str, Callable[..., Construction]] = {
-    "printed": printed, "transposed": transposed, "second sign changed": resigned,
-    "corrected": corrected, "key c, query v": learned_shape,
-}  # fmt: skip
+    "printed": printed,
+    "transposed": transposed,
+    "second sign changed": resigned,
+    "corrected": corrected,
+    "key c, query v": learned_shape,
+}
 """The constructions of this module by name."""
 
 

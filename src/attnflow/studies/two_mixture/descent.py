@@ -28,9 +28,13 @@ class Descent:
 
 
 def descend(
-    flow: SymmetricFlow, rate: float, steps: int, *, every: int = 1,
+    flow: SymmetricFlow,
+    rate: float,
+    steps: int,
+    *,
+    every: int = 1,
     stop: Callable[[dict[str, np.ndarray]], bool] | None = None,
-) -> Descent:  # fmt: skip
+) -> Descent:
     """Gradient descent on all weights, exactly, without them.
 
     In each sector the Gram `G = [[A, S], [S^T, B]]` is 4 x 4 and takes the step
@@ -74,9 +78,14 @@ class AttentionOnly:
 
 
 def attention_only(
-    population: MixturePopulation, w: Float[np.ndarray, "head signal"], *, omega: float = 0.1,
-    bias: float = 0.5, rate: float = 1.0, steps: int = 200,
-) -> AttentionOnly:  # fmt: skip
+    population: MixturePopulation,
+    w: Float[np.ndarray, "head signal"],
+    *,
+    omega: float = 0.1,
+    bias: float = 0.5,
+    rate: float = 1.0,
+    steps: int = 200,
+) -> AttentionOnly:
     """Descent on keys and queries with the neurons w kept, in the Gram of [WK, WQ]."""
     D, t = population.dimension, tables(population)
     eye = np.eye(2 * D)

@@ -178,43 +178,67 @@ def of(view: View, *, gates: bool) -> dict[str, Observable]:
     found = {
         "loss": Observable(view.loss, (), {}, "nats", "population loss"),
         "group_loss": Observable(
-            view.group_losses, ("agreement",), {"agreement": np.array(population.agreements)},
-            "nats", "loss given d = y * (sum of distractor signs)",
+            view.group_losses,
+            ("agreement",),
+            {"agreement": np.array(population.agreements)},
+            "nats",
+            "loss given d = y * (sum of distractor signs)",
         ),
         "neuron": Observable(
-            lambda s: view.neurons(s)[:, at], ("head", "signal"),
-            {"head": heads, "signal": signals}, "", "alignment of the neurons, w.c_k and w.v_k",
+            lambda s: view.neurons(s)[:, at],
+            ("head", "signal"),
+            {"head": heads, "signal": signals},
+            "",
+            "alignment of the neurons, w.c_k and w.v_k",
         ),
         "score": Observable(
-            lambda s: view.scores(s)[:, at][:, :, at], ("head", "key", "query"),
-            {"head": heads, "key": signals, "query": signals}, "", "scores WK^T WQ",
+            lambda s: view.scores(s)[:, at][:, :, at],
+            ("head", "key", "query"),
+            {"head": heads, "key": signals, "query": signals},
+            "",
+            "scores WK^T WQ",
         ),
         "key_score": Observable(
-            lambda s: selves(s)[0][0][at][:, at], ("key", "key2"),
-            {"key": signals, "key2": signals}, "", "key self-scores WK^T WK, plus head",
+            lambda s: selves(s)[0][0][at][:, at],
+            ("key", "key2"),
+            {"key": signals, "key2": signals},
+            "",
+            "key self-scores WK^T WK, plus head",
         ),
         "query_score": Observable(
-            lambda s: selves(s)[1][0][at][:, at], ("query", "query2"),
-            {"query": signals, "query2": signals}, "", "query self-scores WQ^T WQ, plus head",
+            lambda s: selves(s)[1][0][at][:, at],
+            ("query", "query2"),
+            {"query": signals, "query2": signals},
+            "",
+            "query self-scores WQ^T WQ, plus head",
         ),
         "attention": Observable(
             lambda s: maps(s)[:, chosen].swapaxes(2, 3),
             ("head", "sample", "query_position", "key_position"),
-            {"head": heads, "sample": names, "query_position": positions,
-             "key_position": positions}, "probability", "attention on chosen samples",
+            {
+                "head": heads,
+                "sample": names,
+                "query_position": positions,
+                "key_position": positions,
+            },
+            "probability",
+            "attention on chosen samples",
         ),
         "neuron_power": Observable(
-            lambda s: forces(s)[0], (), {}, "nats per time", "|grad_w L|^2, the neurons' share",
+            lambda s: forces(s)[0], (), {}, "nats per time", "|grad_w L|^2, the neurons' share"
         ),
         "attention_power": Observable(
-            lambda s: forces(s)[1], (), {}, "nats per time", "|grad_att L|^2, attention's share",
+            lambda s: forces(s)[1], (), {}, "nats per time", "|grad_att L|^2, attention's share"
         ),
-    }  # fmt: skip
+    }
     if gates:
         found["gates"] = Observable(
-            lambda s: (view.gate_values(s).reshape(-1) > 0) * 1.0, ("gate",),
-            {"gate": np.array(gate_names(population))}, "", "gates: 1 on, 0 off",
-        )  # fmt: skip
+            lambda s: (view.gate_values(s).reshape(-1) > 0) * 1.0,
+            ("gate",),
+            {"gate": np.array(gate_names(population))},
+            "",
+            "gates: 1 on, 0 off",
+        )
     return found
 
 

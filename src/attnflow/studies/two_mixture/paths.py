@@ -131,9 +131,15 @@ def solve(
                 event_of(lambda y, m=measure, c=level: m(unpack(y)) - c, 0, ends=name == stop)
             )
         found = solve_ivp(
-            field_of(gates), (t, until), y, method="DOP853", rtol=rtol,
-            atol=rtol * flow.omega**2, events=watch, dense_output=True,
-        )  # fmt: skip
+            field_of(gates),
+            (t, until),
+            y,
+            method="DOP853",
+            rtol=rtol,
+            atol=rtol * flow.omega**2,
+            events=watch,
+            dense_output=True,
+        )
         if found.status < 0:
             raise RuntimeError(f"solve at t = {found.t[-1]:.6g}: {found.message}")
         for name, at in zip(wanted, found.t_events[gates.size :], strict=True):
@@ -178,9 +184,14 @@ def _crosses(velocity: Any, heights: Any, y: Ten, gates: Any, hit: Any, names: A
 
 
 def joint(
-    task: MixtureClassification, omega: float, bias: float, until: float, *,
-    loss: float | None = None, rtol: float = 1e-8,
-) -> Path:  # fmt: skip
+    task: MixtureClassification,
+    omega: float,
+    bias: float,
+    until: float,
+    *,
+    loss: float | None = None,
+    rtol: float = 1e-8,
+) -> Path:
     """All weights by gradient flow; marks `half d` where the loss given d falls to ln2 / 2.
 
     With `loss` the solve ends where the population loss has fallen to it.

@@ -273,10 +273,13 @@ class TwoMixture(Study):
             c.bias, c.omega, c.groups, t1=c.t1, stop=c.score_stop, margin=size or None
         )
         known = {
-            "t05": told["T0.5"], "stage2_duration": told["T2-T1"], "stage2_slope": told["slope"],
-            "margin_t2": size, "stage3_time_0.01": told.get("T3-T2"),
+            "t05": told["T0.5"],
+            "stage2_duration": told["T2-T1"],
+            "stage2_slope": told["slope"],
+            "margin_t2": size,
+            "stage3_time_0.01": told.get("T3-T2"),
             "best_t1": theory.best_t1(c.bias, c.omega, c.groups) if c.omega < 1 else None,
-        }  # fmt: skip
+        }
         return {n: v if v is not None and np.isfinite(v) else None for n, v in known.items()}
 
     def _schedule(self, trajectory: xr.Dataset) -> dict[str, Any]:
@@ -290,10 +293,13 @@ class TwoMixture(Study):
             }
         gamma, a = run.neurons.final["w"].tolist()
         return {
-            "t05": run.t05, "gamma_t1": gamma, "a_t1": a, "stage2_duration": run.duration,
+            "t05": run.t05,
+            "gamma_t1": gamma,
+            "a_t1": a,
+            "stage2_duration": run.duration,
             "stage3_time": {f"{loss:g}": t for loss, t in run.times.items()},
             **({"sliding": run.sliding} if run.sliding else {}),
-        }  # fmt: skip
+        }
 
 
 def _measured_schedule(data: xr.Dataset, groups: int) -> dict[str, Any]:
@@ -306,9 +312,11 @@ def _measured_schedule(data: xr.Dataset, groups: int) -> dict[str, Any]:
     last = data.isel(time=phase == 2)
     t1, t2 = (float(t[phase <= k][-1]) for k in range(2))
     done = last.sizes["time"] > 0
-    falls = {
-        f"{e:g}": stages.first_fall(last["time"].values, last["loss"].values, e) for e in LOSSES
-    } if done else {}  # fmt: skip
+    falls = (
+        {f"{e:g}": stages.first_fall(last["time"].values, last["loss"].values, e) for e in LOSSES}
+        if done
+        else {}
+    )
     return {
         "t05": None if shut is None else shut[0],
         "gamma_t1": float(w[:, :kept].mean()),

@@ -140,16 +140,23 @@ def best_t1(bias: float, omega: float, groups: int = 2) -> float:
     start = math.log(gate_time(bias, groups))
     found: Any = minimize_scalar(
         lambda x: float(total_time(math.exp(x), bias, omega, groups)),
-        bounds=(start + 1e-9, math.log(LONGEST)), method="bounded",
+        bounds=(start + 1e-9, math.log(LONGEST)),
+        method="bounded",
         options={"xatol": 1e-10},
-    )  # fmt: skip
+    )
     return math.exp(found.x)
 
 
 def stage_times(
-    bias: float, omega: float, groups: int = 2, *, t1: float | None = None, stop: float = 1.0,
-    margin: float | None = None, epsilon: float = 0.01,
-) -> dict[str, float]:  # fmt: skip
+    bias: float,
+    omega: float,
+    groups: int = 2,
+    *,
+    t1: float | None = None,
+    stop: float = 1.0,
+    margin: float | None = None,
+    epsilon: float = 0.01,
+) -> dict[str, float]:
     """The lengths of all stages from (b, omega, K); `t1` is the best one unless given.
 
     `convergence` needs the margin of the attention features at T2.

@@ -58,12 +58,17 @@ def _holds(
     study, block: Block, name: str, rows: Any = slice(None), part: Any = slice(None)
 ) -> Measurement:
     """A printed block is the measured one; the control is off by a thousandth."""
-    return same(study, block, lambda c: measured_blocks(c)[name][rows, part, part],
-                lambda c: 1.001 * block(c))  # fmt: skip
+    return same(
+        study,
+        block,
+        lambda c: measured_blocks(c)[name][rows, part, part],
+        lambda c: 1.001 * block(c),
+    )
 
 
-def _correct(study, printed: Block, right: Block, name: str, correction: Correction,
-             rows: Any = slice(None)) -> Measurement:  # fmt: skip
+def _correct(
+    study, printed: Block, right: Block, name: str, correction: Correction, rows: Any = slice(None)
+) -> Measurement:
     measured = stacked(study, lambda c: measured_blocks(c)[name][rows])
     return corrected(
         printed=equal(stacked(study, printed), measured, rtol=1e-11, atol=1e-13),
@@ -122,12 +127,20 @@ def spread_of_half(study) -> Measurement:
 
     half, other = np.array([0, 0.5, 0.5]), np.array([0, 0.6, 0.4])
     return every(
-        identity=equal([by_difference(other, x * S) for x in a], [change(other, x * S) for x in a],
-                       rtol=1e-13, control=[change(half, x * S) for x in a]),
-        zero=equal(0.0, [change(half, x * S) for x in a], atol=1e-14,
-                   control_measured=[change(other, x * S) for x in a],
-                   note="the control is at (0, 0.6, 0.4)"),
-    )  # fmt: skip
+        identity=equal(
+            [by_difference(other, x * S) for x in a],
+            [change(other, x * S) for x in a],
+            rtol=1e-13,
+            control=[change(half, x * S) for x in a],
+        ),
+        zero=equal(
+            0.0,
+            [change(half, x * S) for x in a],
+            atol=1e-14,
+            control_measured=[change(other, x * S) for x in a],
+            note="the control is at (0, 0.6, 0.4)",
+        ),
+    )
 
 
 @claim("eq 131", **FIXED)
@@ -179,8 +192,12 @@ def first_readout_differential(study) -> Measurement:
         first = np.einsum("i,ija,ik->jka", p.pi, p.A1, p.rest)
         return second * np.einsum("i,ij,ika->jka", p.pi, p.A, p.P1) - first
 
-    return same(study, lambda c: formula(_random(c), 1.0), lambda c: _random(c).GM1,
-                lambda c: formula(_random(c), -1.0))  # fmt: skip
+    return same(
+        study,
+        lambda c: formula(_random(c), 1.0),
+        lambda c: _random(c).GM1,
+        lambda c: formula(_random(c), -1.0),
+    )
 
 
 @claim("eq 134", **STEP)
@@ -192,8 +209,12 @@ def second_readout_differential(study) -> Measurement:
         ends = np.einsum("i,ij,ikab->jkab", p.pi, p.A, p.P2)
         return ends - np.einsum("i,ijab,ik->jkab", p.pi, p.A2, p.rest) + factor * cross
 
-    return same(study, lambda c: formula(_random(c), 1.0), lambda c: _random(c).GM2,
-                lambda c: formula(_random(c), 0.5))  # fmt: skip
+    return same(
+        study,
+        lambda c: formula(_random(c), 1.0),
+        lambda c: _random(c).GM2,
+        lambda c: formula(_random(c), 0.5),
+    )
 
 
 @claim("eq 135", **STEP)
@@ -204,8 +225,12 @@ def second_prediction_differential(study) -> Measurement:
         cross = doubled(np.einsum("ika,iklb->ilab", p.logits1, p.dV)) / 2
         return np.einsum("ikab,ikl->ilab", p.logits2, p.V) + factor * cross
 
-    return same(study, lambda c: formula(_random(c), 1.0), lambda c: _random(c).P2,
-                lambda c: formula(_random(c), 0.0))  # fmt: skip
+    return same(
+        study,
+        lambda c: formula(_random(c), 1.0),
+        lambda c: _random(c).P2,
+        lambda c: formula(_random(c), 0.0),
+    )
 
 
 @claim("eq 136", **STEP)
@@ -219,9 +244,12 @@ def second_logit_differential(study) -> Measurement:
         A, M = case.model.fields(z).attention, z[:3, None] * z[None, 3:]
         return (A[:, :, None] * M[None, :, :]).sum(axis=1).derivative(2)
 
-    return same(study, lambda c: _random(c).logits2, by_jets,
-                lambda c: _random(c).logits2 - np.einsum("ij,jkab->ikab", _random(c).A,
-                                                         _random(c).M2))  # fmt: skip
+    return same(
+        study,
+        lambda c: _random(c).logits2,
+        by_jets,
+        lambda c: _random(c).logits2 - np.einsum("ij,jkab->ikab", _random(c).A, _random(c).M2),
+    )
 
 
 @claim("eq 137", **STEP)
@@ -254,8 +282,9 @@ def sum_of_blocks(study) -> Measurement:
         halves = [sum(v for k, v in found.items() if k[0] == which) for which in "gb"]
         return np.concatenate(halves)  # type: ignore[arg-type]
 
-    return same(study, total, lambda c: c.B, lambda c: total(c, "g6"),
-                note="the control leaves B^(6) out")  # fmt: skip
+    return same(
+        study, total, lambda c: c.B, lambda c: total(c, "g6"), note="the control leaves B^(6) out"
+    )
 
 
 # -- blocks of gamma -----------------------------------------------------------------------------
@@ -264,11 +293,16 @@ def sum_of_blocks(study) -> Measurement:
 @claim("eq 139", **FIXED)
 def block_1(study) -> Measurement:
     """B^(1), from 2 dGM d beta: the corner of B_2^(1) is -(1 - pi1) gamma_low Var(P_low)."""
-    return _correct(study, lambda c: block_139(c, 1 - c.p), block_139, "g1", Correction(
-        printed="B_2^(1) corner: -(1 - pi1) (1 - pi1) gamma_low Var(P_low)",
-        corrected="B_2^(1) corner: -(1 - pi1) gamma_low Var(P_low)",
-        cause="extraction-or-typo",
-        snippet=snippet("""
+    return _correct(
+        study,
+        lambda c: block_139(c, 1 - c.p),
+        block_139,
+        "g1",
+        Correction(
+            printed="B_2^(1) corner: -(1 - pi1) (1 - pi1) gamma_low Var(P_low)",
+            corrected="B_2^(1) corner: -(1 - pi1) gamma_low Var(P_low)",
+            cause="extraction-or-typo",
+            snippet=snippet("""
             x, h = np.array([0.2, 0.5, -0.3]), 1e-5
             GM = lambda t: model(g, b + t * x)[2][1]
             measured = -2 * (GM(h) - GM(-h)) @ x / (2 * h)
@@ -276,7 +310,9 @@ def block_1(study) -> Measurement:
             right = -(1 - p) * g[1] * x @ V @ x
             print("measured", measured, "right", right, "printed", (1 - p) * right)
             assert abs(measured - right) < 1e-8 < abs(measured - (1 - p) * right)
-        """)))  # fmt: skip
+        """),
+        ),
+    )
 
 
 @claim("eq 140", **STEP)
@@ -305,11 +341,16 @@ def block_5_leader(study) -> Measurement:
         b, V = case.beta, case.V1
         return block_143(case, float(b @ np.diag(np.diag(V)) @ b - 2 * (case.P1 @ b) * b @ V @ b))
 
-    return _correct(study, printed, block_143, "g5", Correction(
-        printed="c_1 = beta^T diag(Var(P_1)) beta - 2 (P_1 beta) |beta|^2_Var(P_1)",
-        corrected="c_1 = beta^T diag(beta^T Var(P_1)) beta - 2 (P_1 beta) |beta|^2_Var(P_1)",
-        cause="extraction-or-typo",
-        snippet=snippet("""
+    return _correct(
+        study,
+        printed,
+        block_143,
+        "g5",
+        Correction(
+            printed="c_1 = beta^T diag(Var(P_1)) beta - 2 (P_1 beta) |beta|^2_Var(P_1)",
+            corrected="c_1 = beta^T diag(beta^T Var(P_1)) beta - 2 (P_1 beta) |beta|^2_Var(P_1)",
+            cause="extraction-or-typo",
+            snippet=snippet("""
             h, r = 1e-5, model(g, b)[1][0]
             V = lambda t: (lambda q: np.diag(q) - np.outer(q, q))(soft((g[0] + t) * b))
             measured = b @ (V(h) - V(-h)) @ b / (2 * h)       # d gamma_1 beta dVar beta
@@ -317,7 +358,10 @@ def block_5_leader(study) -> Measurement:
             right, printed = b @ np.diag(b @ V(0)) @ b - tail, b**2 @ np.diag(V(0)) - tail
             print("measured", measured, "right", right, "printed", printed)
             assert abs(measured - right) < 1e-8 < abs(measured - printed)
-        """)), rows=0)  # fmt: skip
+        """),
+        ),
+        rows=0,
+    )
 
 
 @claim("eq 145", **STEP)
@@ -338,13 +382,18 @@ def _low(case: Case) -> np.ndarray:
 @claim("eq 146", **FIXED)
 def block_5_low(study) -> Measurement:
     """B_2^(5) takes c_4 and c_5, which are not given: c_1 and c_2 of the lower tokens, over 4."""
-    return _correct(study, lambda c: _both(block_146(c, missing=True)), _low, "g5", Correction(
-        printed="c_4 and c_5 are not given (taken as 0 here); only c_6 is",
-        corrected="with P = P_low, V = Var(P): c_4 = (beta^T diag(beta^T V) beta - 2 (P beta) "
-        "|beta|^2_V)/4, c_5 = (gamma_low/4)(beta^2 V + beta * beta^T V - 3 (P beta) beta^T V - "
-        "|beta|^2_V P)",
-        cause="extraction-or-typo",
-        snippet=snippet("""
+    return _correct(
+        study,
+        lambda c: _both(block_146(c, missing=True)),
+        _low,
+        "g5",
+        Correction(
+            printed="c_4 and c_5 are not given (taken as 0 here); only c_6 is",
+            corrected="with P = P_low, V = Var(P): c_4 = (beta^T diag(beta^T V) beta - 2 (P beta) "
+            "|beta|^2_V)/4, c_5 = (gamma_low/4)(beta^2 V + beta * beta^T V - 3 (P beta) beta^T V - "
+            "|beta|^2_V P)",
+            cause="extraction-or-typo",
+            snippet=snippet("""
             h, r = 1e-5, model(g, b)[1][1]
             V = lambda t: (lambda q: np.diag(q) - np.outer(q, q))(soft((g[1] + t / 2) * b))
             dV = (V(h) - V(-h)) / (2 * h)                        # along d gamma_2 = 1
@@ -352,18 +401,26 @@ def block_5_low(study) -> Measurement:
             c4 = (b @ np.diag(b @ V(0)) @ b - 2 * (r @ b) * (b @ V(0) @ b)) / 4
             print("measured", measured, "c4", c4)
             assert abs(measured - c4) < 1e-8 < abs(c4)
-        """)), rows=slice(1, None))  # fmt: skip
+        """),
+        ),
+        rows=slice(1, None),
+    )
 
 
 @claim("eq 147", **FIXED)
 def block_6_corner(study) -> Measurement:
     """c_6, the d beta^2 part of B_2^(5), carries gamma_low^2."""
-    return _correct(study, lambda c: _both(block_146(c, square=False)), _low, "g5", Correction(
-        printed="c_6 = diag(P * beta) - ... - (P beta) Var(P), P = P_low",
-        corrected="c_6 = gamma_low^2 (diag(P * beta) - ... - (P beta) Var(P)), as in the quadratic "
-        "form above it (whose last Var(P_1) is Var(P_low))",
-        cause="extraction-or-typo",
-        snippet=snippet("""
+    return _correct(
+        study,
+        lambda c: _both(block_146(c, square=False)),
+        _low,
+        "g5",
+        Correction(
+            printed="c_6 = diag(P * beta) - ... - (P beta) Var(P), P = P_low",
+            corrected="c_6 = gamma_low^2 (diag(P * beta) - ... - (P beta) Var(P)), as in the "
+            "quadratic form above it (whose last Var(P_1) is Var(P_low))",
+            cause="extraction-or-typo",
+            snippet=snippet("""
             x, h, r = np.array([0.2, 0.5, -0.3]), 1e-5, model(g, b)[1][1]
             V = lambda t: (lambda q: np.diag(q) - np.outer(q, q))(soft(g[1] * (b + t * x)))
             measured = g[1] * x @ (V(h) - V(-h)) @ b / (2 * h)
@@ -371,7 +428,10 @@ def block_6_corner(study) -> Measurement:
             printed = x @ np.diag(y) @ b - (x @ r) * (y @ b) - (y @ x) * (r @ b)
             print("measured", measured, "right", g[1] ** 2 * printed, "printed", printed)
             assert abs(measured - g[1] ** 2 * printed) < 1e-8 < abs(measured - printed)
-        """)), rows=slice(1, None))  # fmt: skip
+        """),
+        ),
+        rows=slice(1, None),
+    )
 
 
 @claim("eq 148", **STEP)
@@ -391,21 +451,26 @@ def second_score_differential(study) -> Measurement:
         return np.einsum("kjab,j->kab", both, case.gamma)
 
     return every(
-        sum=same(study, lambda c: sum(parts(c)), lambda c: pieces(c).GP2,
-                 lambda c: parts(c)[0]),
-        second=vanishes(study, lambda c: against(parts(c)[1], c),
-                        lambda c: against(parts(c)[0], c)),
-    )  # fmt: skip
+        sum=same(study, lambda c: sum(parts(c)), lambda c: pieces(c).GP2, lambda c: parts(c)[0]),
+        second=vanishes(
+            study, lambda c: against(parts(c)[1], c), lambda c: against(parts(c)[0], c)
+        ),
+    )
 
 
 @claim("eq 149", **FIXED)
 def block_6(study) -> Measurement:
     """B^(6), from the score: its off-diagonal blocks carry gamma_low."""
-    return _correct(study, lambda c: block_149(c, 1.0), block_149, "g6", Correction(
-        printed="B_2^(6) off-diagonal: (1/2) beta^T Var(P_low)",
-        corrected="B_2^(6) off-diagonal: (1/2) gamma_low beta^T Var(P_low), as in (140)",
-        cause="extraction-or-typo",
-        snippet=snippet("""
+    return _correct(
+        study,
+        lambda c: block_149(c, 1.0),
+        block_149,
+        "g6",
+        Correction(
+            printed="B_2^(6) off-diagonal: (1/2) beta^T Var(P_low)",
+            corrected="B_2^(6) off-diagonal: (1/2) gamma_low beta^T Var(P_low), as in (140)",
+            cause="extraction-or-typo",
+            snippet=snippet("""
             def force(g, b):                                  # [eta (GP + GP^T) gamma]_2
                 A, P, _ = model(g, b); R = (pi[:, None] * (T - P)) @ np.outer(b, g)
                 GP = A * (A * R).sum(1, keepdims=True) - A * R; return eta * ((GP + GP.T) @ g)[1]
@@ -415,7 +480,9 @@ def block_6(study) -> Measurement:
             printed = -eta / 4 * g[1] * (1 - p) * (b @ V @ x)
             print("measured", m / (4 * h * h), "right", g[1] * printed, "printed", printed)
             assert abs(m / (4 * h * h) - g[1] * printed) < 1e-6 < abs(m / (4 * h * h) - printed)
-        """)))  # fmt: skip
+        """),
+        ),
+    )
 
 
 # -- blocks of beta ------------------------------------------------------------------------------
@@ -444,19 +511,27 @@ def beta_first_term(study) -> Measurement:
         low = (1 - case.p) * case.Vl @ (case.gl * h[3:] + plus * case.beta) * plus
         return 2 * (top + low)
 
-    return same(study, lambda c: [formula(c, h, 0.5) for h in changes],
-                lambda c: [-np.einsum("kab,a,b", measured_blocks(c)["b1"], h, h) for h in changes],
-                lambda c: [formula(c, h, 1.0) for h in changes])  # fmt: skip
+    return same(
+        study,
+        lambda c: [formula(c, h, 0.5) for h in changes],
+        lambda c: [-np.einsum("kab,a,b", measured_blocks(c)["b1"], h, h) for h in changes],
+        lambda c: [formula(c, h, 1.0) for h in changes],
+    )
 
 
 @claim("eq 152", **FIXED)
 def beta_block_1(study) -> Measurement:
     """B_k^(1), k = 4..6: the lower off-diagonal is (1/4)(1 - pi1) gamma_low Var(P_low)_k."""
-    return _correct(study, lambda c: block_152(c, 1.0), block_152, "b1", Correction(
-        printed="B_k^(1) lower off-diagonal: (1/4) Var(P_low)_{k-3}",
-        corrected="B_k^(1) lower off-diagonal: (1/4)(1 - pi1) gamma_low Var(P_low)_{k-3}",
-        cause="extraction-or-typo",
-        snippet=snippet("""
+    return _correct(
+        study,
+        lambda c: block_152(c, 1.0),
+        block_152,
+        "b1",
+        Correction(
+            printed="B_k^(1) lower off-diagonal: (1/4) Var(P_low)_{k-3}",
+            corrected="B_k^(1) lower off-diagonal: (1/4)(1 - pi1) gamma_low Var(P_low)_{k-3}",
+            cause="extraction-or-typo",
+            snippet=snippet("""
             x, h = np.array([0.2, 0.5, -0.3]), 1e-5
             GM = lambda t: model(g, b + t * x)[2]
             dGM = (GM(h) - GM(-h)) / (2 * h)
@@ -466,7 +541,9 @@ def beta_block_1(study) -> Measurement:
             print("measured", measured, "right", right, "printed", printed)
             assert np.allclose(measured, right, atol=1e-8)
             assert not np.allclose(measured, printed, atol=1e-3)
-        """)))  # fmt: skip
+        """),
+        ),
+    )
 
 
 @claim("eq 153", **STEP)
@@ -480,8 +557,9 @@ def beta_second_differential(study) -> Measurement:
     def split(case: Case, *names: str) -> np.ndarray:
         return -np.sum([measured_blocks(case)[n] for n in names], axis=0)
 
-    return same(study, lambda c: split(c, "b2", "b3", "b4"), measured,
-                lambda c: split(c, "b3", "b4"))  # fmt: skip
+    return same(
+        study, lambda c: split(c, "b2", "b3", "b4"), measured, lambda c: split(c, "b3", "b4")
+    )
 
 
 @claim("eq 154", **STEP)
@@ -522,9 +600,13 @@ def quadratic_1(study) -> Measurement:
     quiet = ("g2", "g3", "g4", "g6", "b1", "b2", "b3")
     return every(
         value=same(study, formula, lambda c: _on_q2(c, "g1"), lambda c: 2 * formula(c)),
-        quiet=vanishes(study, lambda c: [_on_q2(c, n) for n in quiet], lambda c: _on_q2(c, "g1"),
-                       note="l = 2, 3, 4, 6 for gamma and l = 1, 2, 3 for beta"),
-    )  # fmt: skip
+        quiet=vanishes(
+            study,
+            lambda c: [_on_q2(c, n) for n in quiet],
+            lambda c: _on_q2(c, "g1"),
+            note="l = 2, 3, 4, 6 for gamma and l = 1, 2, 3 for beta",
+        ),
+    )
 
 
 @claim("Lemma D.13 (eq 158)", **STEP)
@@ -551,8 +633,13 @@ def quadratic_beta(study) -> Measurement:
         top, low = case.p * case.g1**3, (1 - case.p) * case.gl**3
         return -0.5 * (top * one(case.P1) + low * one(case.Pl))
 
-    return same(study, lambda c: formula(c, 2.0), lambda c: _on_q2(c, "b4"),
-                lambda c: formula(c, 1.0), note="the printed line leaves y2^2 unsaid")  # fmt: skip
+    return same(
+        study,
+        lambda c: formula(c, 2.0),
+        lambda c: _on_q2(c, "b4"),
+        lambda c: formula(c, 1.0),
+        note="the printed line leaves y2^2 unsaid",
+    )
 
 
 @claim("Lemma D.13 (eq 160)", expected=EXPECTED, **HERE)
@@ -563,8 +650,9 @@ def quadratic_on_the_kernel(study) -> Measurement:
         q = case.R[:, 1]
         return case.K.T @ np.einsum("kab,a,b", case.B, q, q) / 2
 
-    return same(study, lambda c: [0, 0, c.c1 / c.norm], measured,
-                lambda c: [0, 0, c.c1 / (4 * c.norm)])  # fmt: skip
+    return same(
+        study, lambda c: [0, 0, c.c1 / c.norm], measured, lambda c: [0, 0, c.c1 / (4 * c.norm)]
+    )
 
 
 @claim("Lemma D.15 (c3)", **FIXED)
@@ -575,8 +663,10 @@ def corner_on_s(study) -> Measurement:
         return case.P1[1] * case.beta[1], case.P1[1] * float(case.P1 @ case.beta)
 
     measured = stacked(study, lambda c: measured_blocks(c)["g5"][0][3:, 3:] @ S / -c.p)
-    printed = stacked(study, lambda c: c.g1**2 * np.array(
-        [0, parts(c)[0] - parts(c)[1], -parts(c)[0] - parts(c)[1]]))  # fmt: skip
+    printed = stacked(
+        study,
+        lambda c: c.g1**2 * np.array([0, parts(c)[0] - parts(c)[1], -parts(c)[0] - parts(c)[1]]),
+    )
     right = stacked(study, lambda c: c.g1**2 * (parts(c)[0] - parts(c)[1]) * S)
     return corrected(
         printed=equal(printed, measured, rtol=1e-11),
@@ -618,10 +708,12 @@ def cross_matrix(study) -> Measurement:
 
     found = stacked(study, measured)
     return corrected(
-        printed=equal(stacked(study, lambda c: [formula(c, k, k) for k in range(3)]), found,
-                      rtol=1e-11),
-        right=equal(stacked(study, lambda c: [formula(c, k, 0) for k in range(3)]), found,
-                    rtol=1e-11),
+        printed=equal(
+            stacked(study, lambda c: [formula(c, k, k) for k in range(3)]), found, rtol=1e-11
+        ),
+        right=equal(
+            stacked(study, lambda c: [formula(c, k, 0) for k in range(3)]), found, rtol=1e-11
+        ),
         correction=Correction(
             printed="(0, (1/2) beta_k e_k Var(P_1)_k; ..., 0)",
             corrected="(0, (1/2) beta_k e_1 Var(P_1)_k; ..., 0): the row is that of gamma_1",
@@ -636,7 +728,7 @@ def cross_matrix(study) -> Measurement:
                 assert np.abs(mixed).max() < 1e-7 < abs(b[1] * V[1] @ x / 2)
             """),
         ),
-    )  # fmt: skip
+    )
 
 
 @claim("Lemma D.15 (square term)", **STEP)

@@ -128,8 +128,7 @@ def block_139(case: Case, factor: float = 1.0) -> np.ndarray:
 
 def block_140(case: Case) -> np.ndarray:
     b, V = case.beta, case.Vl
-    inner = form(low=np.diag([1, -1]) * (b @ V @ b) / 2,
-                 low_rows=_opposite(case.gl * b @ V) / 2)  # fmt: skip
+    inner = form(low=np.diag([1, -1]) * (b @ V @ b) / 2, low_rows=_opposite(case.gl * b @ V) / 2)
     inner = -(1 - case.p) / 2 * case.eta * case.gl * inner
     return np.stack([np.zeros((6, 6)), inner, -inner])
 
@@ -157,8 +156,11 @@ def block_146(case: Case, *, square: bool = True, missing: bool = False) -> np.n
     """B_2^(5); `square` is the gamma_low^2 that (147) lacks, `missing` leaves c_4, c_5 out."""
     top, cross, corner = _cubic(case.Pl, case.beta)
     rows = 0 * _both(cross) if missing else _both(case.gl * cross / 4)
-    inner = form(low=0.0 if missing else top / 4, low_rows=rows,
-                 corner=(case.gl**2 if square else 1.0) * corner)  # fmt: skip
+    inner = form(
+        low=0.0 if missing else top / 4,
+        low_rows=rows,
+        corner=(case.gl**2 if square else 1.0) * corner,
+    )
     return -(1 - case.p) / 2 * inner
 
 
@@ -177,9 +179,15 @@ def block_152(case: Case, factor: float | None = None) -> np.ndarray:
     off = (1 - p) * case.gl if factor is None else factor
     out = []
     for top, low in zip(case.V1, case.Vl, strict=True):
-        out.append(-2 * form(
-            top=p * top @ case.beta, top_row=p * case.g1 * top / 2,
-            low=(1 - p) / 4 * low @ case.beta, low_rows=_both(off * low) / 4))  # fmt: skip
+        out.append(
+            -2
+            * form(
+                top=p * top @ case.beta,
+                top_row=p * case.g1 * top / 2,
+                low=(1 - p) / 4 * low @ case.beta,
+                low_rows=_both(off * low) / 4,
+            )
+        )
     return np.stack(out)
 
 
@@ -189,10 +197,12 @@ def block_154(case: Case) -> np.ndarray:
 
 
 def block_155(case: Case) -> np.ndarray:
-    return np.stack([
-        form(top_row=-case.p * case.g1 * top, low_rows=-(1 - case.p) / 2 * case.gl * _both(low))
-        for top, low in zip(case.V1, case.Vl, strict=True)
-    ])  # fmt: skip
+    return np.stack(
+        [
+            form(top_row=-case.p * case.g1 * top, low_rows=-(1 - case.p) / 2 * case.gl * _both(low))
+            for top, low in zip(case.V1, case.Vl, strict=True)
+        ]
+    )
 
 
 def beta_square(P: np.ndarray, k: int) -> np.ndarray:
@@ -205,7 +215,9 @@ def beta_square(P: np.ndarray, k: int) -> np.ndarray:
 def block_156(case: Case) -> np.ndarray:
     """The d beta^2 part of B_k^(4)."""
     top, low = case.p * case.g1**3, (1 - case.p) * case.gl**3
-    return np.stack([
-        -form(corner=top * beta_square(case.P1, k) + low * beta_square(case.Pl, k))
-        for k in range(3)
-    ])  # fmt: skip
+    return np.stack(
+        [
+            -form(corner=top * beta_square(case.P1, k) + low * beta_square(case.Pl, k))
+            for k in range(3)
+        ]
+    )

@@ -116,8 +116,10 @@ def jacobian(theta: OneLayerAttention, chain: MarkovChain) -> np.ndarray:
         GM, GP = -(A.T @ R), A * spread.sum(axis=1, keepdims=True) - spread
         moved = (
             -GM @ W1.T - GP @ keys @ WQ.T - GP.T @ queries @ WK.T,
-            -W0.T @ GM, -W0.T @ GP @ keys, -W0.T @ GP.T @ queries,
-        )  # fmt: skip
+            -W0.T @ GM,
+            -W0.T @ GP @ keys,
+            -W0.T @ GP.T @ queries,
+        )
         return np.concatenate([np.ravel(w) for w in moved])
 
     columns = []

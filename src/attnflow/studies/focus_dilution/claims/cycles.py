@@ -62,8 +62,13 @@ def _row(study, time: float):
     return study.solution.trajectory.sel(time=time, method="nearest")
 
 
-@claim("Sec 4.1 (order of the stages)", part="experiment", regime=staged, expected=inside(staged),
-       study=STUDY)  # fmt: skip
+@claim(
+    "Sec 4.1 (order of the stages)",
+    part="experiment",
+    regime=staged,
+    expected=inside(staged),
+    study=STUDY,
+)
 def stages_in_order(study) -> Measurement:
     """Condensation, focus, dilution and the new direction follow each other."""
     names = ("condensation", "focus", "dilution", "new direction")
@@ -72,8 +77,13 @@ def stages_in_order(study) -> Measurement:
     return positive(np.diff(times), control=np.diff(times[::-1]), note=words)
 
 
-@claim("Sec 4.1 (stage I under the flow)", part="experiment", regime=staged,
-       expected=inside(staged), study=STUDY)  # fmt: skip
+@claim(
+    "Sec 4.1 (stage I under the flow)",
+    part="experiment",
+    regime=staged,
+    expected=inside(staged),
+    study=STUDY,
+)
 def attention_waits_under_the_flow(study) -> Measurement:
     """Under gradient flow WQ and WK keep their rank while W0 and W1 condense."""
     data = study.solution.trajectory
@@ -85,8 +95,13 @@ def attention_waits_under_the_flow(study) -> Measurement:
     return at_least(kept, 0.95, control=lost, note="stable rank over its start; the control is W0")
 
 
-@claim("ours: focus is weak under gradient flow", part="experiment", regime=staged,
-       expected=inside(staged), study=STUDY)  # fmt: skip
+@claim(
+    "ours: focus is weak under gradient flow",
+    part="experiment",
+    regime=staged,
+    expected=inside(staged),
+    study=STUDY,
+)
 def focus_is_weak(study) -> Measurement:
     """The rarer tokens' attention to the leader gains a few hundredths under gradient flow and
     never comes near 1 (eq. 17 is a limit the flow does not approach)."""
@@ -98,13 +113,22 @@ def focus_is_weak(study) -> Measurement:
     t = study.solution.trajectory["time"].values
     before = t <= _time(study, "dilution")
     gain, own = others[before].max() - others[0], onto[:, lead].max() - onto[0, lead]
-    return at_most(gain / (1 - pi[lead]), 0.25, control=own / (1 - pi[lead]),
-                   note=f"gain {gain:+.4f} of a possible {1 - pi[lead]:.3g}; the leader's own "
-                   f"attention gains {own:+.3f}")  # fmt: skip
+    return at_most(
+        gain / (1 - pi[lead]),
+        0.25,
+        control=own / (1 - pi[lead]),
+        note=f"gain {gain:+.4f} of a possible {1 - pi[lead]:.3g}; the leader's own "
+        f"attention gains {own:+.3f}",
+    )
 
 
-@claim("ours: retraction is a change of sign", part="experiment", regime=staged,
-       expected=inside(staged), study=STUDY)  # fmt: skip
+@claim(
+    "ours: retraction is a change of sign",
+    part="experiment",
+    regime=staged,
+    expected=inside(staged),
+    study=STUDY,
+)
 def retraction_changes_sign(study) -> Measurement:
     """The rarer tokens' embeddings pass zero and go on along the leader's direction backwards."""
     data = study.solution.trajectory
@@ -121,8 +145,13 @@ def retraction_changes_sign(study) -> Measurement:
     )
 
 
-@claim("ours: the timeline from pi, lam, m and eps", part="constant", regime=staged,
-       expected=inside(staged), study=STUDY)  # fmt: skip
+@claim(
+    "ours: the timeline from pi, lam, m and eps",
+    part="constant",
+    regime=staged,
+    expected=inside(staged),
+    study=STUDY,
+)
 def predicted_times(study) -> Measurement:
     """The rank-one flow from the typical size of the start, with its transverse propagator,
     predicts when focus, dilution and the new direction come, within a tenth."""
@@ -133,10 +162,17 @@ def predicted_times(study) -> Measurement:
     measured = [_time(study, n) for n in names]
     rates = timeline.predict(study.chain, c.dim, c.scale).rates
     delay = np.log(10) * (1 / rates["condensation"] + 1 / rates["focus"])
-    return equal(predicted, measured, rtol=0.1, each=True, control=np.add(predicted, delay),
-                 note=", ".join(f"{n} {p:.4g} for {m:.4g}" for n, p, m in
-                                zip(names, predicted, measured, strict=True))
-                 + "; the control is a start ten times smaller")  # fmt: skip
+    return equal(
+        predicted,
+        measured,
+        rtol=0.1,
+        each=True,
+        control=np.add(predicted, delay),
+        note=", ".join(
+            f"{n} {p:.4g} for {m:.4g}" for n, p, m in zip(names, predicted, measured, strict=True)
+        )
+        + "; the control is a start ten times smaller",
+    )
 
 
 def drawn_law(study) -> Regime:
@@ -146,8 +182,13 @@ def drawn_law(study) -> Regime:
     return Regime(inside, "a law pi with lam from 0.5 to 0.9, so that it has four chains")
 
 
-@claim("Sec 4.1 (four chains)", part="experiment", regime=drawn_law, expected=inside(drawn_law),
-       study=STUDY)  # fmt: skip
+@claim(
+    "Sec 4.1 (four chains)",
+    part="experiment",
+    regime=drawn_law,
+    expected=inside(drawn_law),
+    study=STUDY,
+)
 def four_chains(study) -> Measurement:
     """Chains with one stationary law pass the same stages: the law sets where the embedding
     condenses, the chain how fast attention grows.
@@ -166,14 +207,22 @@ def four_chains(study) -> Measurement:
     return every(
         order=positive(gaps, control=np.negative(gaps)),
         escape=equal(escapes[0], escapes, rtol=1e-12, control=rates[0]),
-        differ=at_least(float(np.ptp(rates)) / max(rates), 0.01,
-                        control=float(np.ptp(escapes)) / max(escapes),
-                        note="c = " + ", ".join(f"{r:.4g}" for r in rates)),
-    )  # fmt: skip
+        differ=at_least(
+            float(np.ptp(rates)) / max(rates),
+            0.01,
+            control=float(np.ptp(escapes)) / max(escapes),
+            note="c = " + ", ".join(f"{r:.4g}" for r in rates),
+        ),
+    )
 
 
-@claim("Sec 4.1 (the pattern repeats)", part="experiment", regime=twice, expected=inside(twice),
-       study=STUDY)  # fmt: skip
+@claim(
+    "Sec 4.1 (the pattern repeats)",
+    part="experiment",
+    regime=twice,
+    expected=inside(twice),
+    study=STUDY,
+)
 def second_cycle(study) -> Measurement:
     """After stage IV the second token leads a cycle of its own: the rarer tokens turn away from
     it too, after the new direction."""
@@ -181,8 +230,13 @@ def second_cycle(study) -> Measurement:
     return positive(second - first, control=_time(study, "dilution") - first)
 
 
-@claim("Sec 4.1 (a smaller chain)", part="statement", regime=three_waits,
-       expected=inside(three_waits, "fails"), study=STUDY)  # fmt: skip
+@claim(
+    "Sec 4.1 (a smaller chain)",
+    part="statement",
+    regime=three_waits,
+    expected=inside(three_waits, "fails"),
+    study=STUDY,
+)
 def remaining_tokens_as_a_chain(study) -> Measurement:
     """After stage IV the remaining tokens obey the same theory as a smaller chain.
 
@@ -203,8 +257,14 @@ def remaining_tokens_as_a_chain(study) -> Measurement:
         + f"; the floor is {floor:.5f}"
     )
     return refuted(
-        printed=equal(nearest, measured, rtol=0.02, control=first[1] - floor,
-                      control_measured=waits[1] - floor, note=words),
+        printed=equal(
+            nearest,
+            measured,
+            rtol=0.02,
+            control=first[1] - floor,
+            control_measured=waits[1] - floor,
+            note=words,
+        ),
         correction=Correction(
             printed="the system evolves into a sub-dynamic regime governed by Tokens 1-3 that can "
             "be re-analyzed within our original theoretical framework",
@@ -226,7 +286,7 @@ def remaining_tokens_as_a_chain(study) -> Measurement:
                 assert abs(unigram - 0.4907) > 0.05 and abs(unigram - 0.339) > 0.05
             """,
         ),
-    )  # fmt: skip
+    )
 
 
 def smaller_chain(chain: MarkovChain) -> tuple[MarkovChain, float, float]:

@@ -232,17 +232,23 @@ def stacked(study, f: Callable[[Case], Any]) -> np.ndarray:
 def same(study, predicted, measured, control, rtol: float = 1e-11, note: str = "") -> Measurement:
     """One formula against autodiff at all cases; `control` is a perturbed formula."""
     return equal(
-        stacked(study, predicted), stacked(study, measured), rtol=rtol, atol=1e-13,
-        control=stacked(study, control), note=note,
-    )  # fmt: skip
+        stacked(study, predicted),
+        stacked(study, measured),
+        rtol=rtol,
+        atol=1e-13,
+        control=stacked(study, control),
+        note=note,
+    )
 
 
 def vanishes(study, measured, control, bound: float = 1e-12, note: str = "") -> Measurement:
     """The largest entry over all cases is zero to rounding; `control` is measured where not."""
     return at_most(
-        np.abs(stacked(study, measured)).max(), bound,
-        control=np.abs(stacked(study, control)).max(), note=note,
-    )  # fmt: skip
+        np.abs(stacked(study, measured)).max(),
+        bound,
+        control=np.abs(stacked(study, control)).max(),
+        note=note,
+    )
 
 
 def at_each(study, f: Callable[[Case], Measurement]) -> Measurement:

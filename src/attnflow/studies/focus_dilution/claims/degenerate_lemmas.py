@@ -63,8 +63,12 @@ def _attention_change(case: Case) -> np.ndarray:
 @claim("Lemma D.5 (1)", expected=EXPECTED, **HERE)
 def attention_variation(study) -> Measurement:
     """dA_1 = 0 and dA_i = eta g_low (0, (dg_2 - dg_3)/4, -(dg_2 - dg_3)/4) for i != 1."""
-    return same(study, _attention_change, lambda c: c.jets.attention.derivative(1)[:, :, :6],
-                lambda c: 2 * _attention_change(c))  # fmt: skip
+    return same(
+        study,
+        _attention_change,
+        lambda c: c.jets.attention.derivative(1)[:, :, :6],
+        lambda c: 2 * _attention_change(c),
+    )
 
 
 def _readout_change(case: Case) -> np.ndarray:
@@ -91,9 +95,12 @@ def prediction_variation(study) -> Measurement:
 
     return every(
         formula=same(study, prediction_change, measured, lambda c: prediction_change(c)[:, ::-1]),
-        equal=vanishes(study, lambda c: measured(c)[1] - measured(c)[2],
-                       lambda c: measured(c)[0] - measured(c)[2]),
-    )  # fmt: skip
+        equal=vanishes(
+            study,
+            lambda c: measured(c)[1] - measured(c)[2],
+            lambda c: measured(c)[0] - measured(c)[2],
+        ),
+    )
 
 
 @claim("Lemma D.5 (3)", expected=EXPECTED, **HERE)
@@ -108,11 +115,19 @@ def gradient_variations(study) -> Measurement:
         return case.model.fields(z).GP.derivative(1)
 
     return every(
-        M=same(study, lambda c: formula(c, c.pi), lambda c: c.jets.GM.derivative(1)[:, :, :6],
-               lambda c: formula(c, c.pi[::-1])),
-        Phi=vanishes(study, lambda c: c.jets.GP.derivative(1)[:, :, :6], beside,
-                     note="the control is at a point beside"),
-    )  # fmt: skip
+        M=same(
+            study,
+            lambda c: formula(c, c.pi),
+            lambda c: c.jets.GM.derivative(1)[:, :, :6],
+            lambda c: formula(c, c.pi[::-1]),
+        ),
+        Phi=vanishes(
+            study,
+            lambda c: c.jets.GP.derivative(1)[:, :, :6],
+            beside,
+            note="the control is at a point beside",
+        ),
+    )
 
 
 @claim("Lemma D.6 (eq 111)", expected=EXPECTED, **HERE)
@@ -143,9 +158,12 @@ def hessian_as_squares(study) -> Measurement:
         u, w = h[0] * case.beta + case.g1 * h[3:], plus * case.beta + case.gl * h[3:]
         return float(-case.p * u @ case.V1 @ u - (1 - case.p) * w @ case.Vl @ w)
 
-    return same(study, lambda c: [squares(c, h, 0.5) for h in changes],
-                lambda c: [h @ c.J0 @ h for h in changes],
-                lambda c: [squares(c, h, 1.0) for h in changes])  # fmt: skip
+    return same(
+        study,
+        lambda c: [squares(c, h, 0.5) for h in changes],
+        lambda c: [h @ c.J0 @ h for h in changes],
+        lambda c: [squares(c, h, 1.0) for h in changes],
+    )
 
 
 @claim("Lemma D.6", expected=EXPECTED, **HERE)
@@ -157,41 +175,62 @@ def hessian_sign(study) -> Measurement:
         theta = theta + shift * np.array([0.3, 0, 0, 0, 0.5, -0.5])
         return float(np.linalg.eigvalsh(case.evaluate(theta, 0.0)[1][:, :6])[-1])
 
-    return at_most(stacked(study, lambda c: top(c, 0.0)).max(), 1e-13,
-                   control=stacked(study, lambda c: top(c, 0.3)).max(),
-                   note="largest eigenvalue; the control is at a point beside")  # fmt: skip
+    return at_most(
+        stacked(study, lambda c: top(c, 0.0)).max(),
+        1e-13,
+        control=stacked(study, lambda c: top(c, 0.3)).max(),
+        note="largest eigenvalue; the control is at a point beside",
+    )
 
 
 @claim("Lemma D.7 (eq 119)", expected=EXPECTED, **HERE)
 def readout_gradient_in_delta(study) -> Measurement:
     """d(dL/dM)/d delta = -lam e^ S - (1-lam) (pi1, (1-pi1)/2, (1-pi1)/2)^T S, S = (0, 1, -1)."""
     return every(
-        M=same(study, lambda c: c.readout_slope, lambda c: c.jets.GM.derivative(1)[:, :, 6],
-               lambda c: c.readout_slope.T),
-        Phi=vanishes(study, lambda c: c.jets.GP.derivative(1)[:, :, 6],
-                     lambda c: c.jets.GM.derivative(1)[:, :, 6]),
-    )  # fmt: skip
+        M=same(
+            study,
+            lambda c: c.readout_slope,
+            lambda c: c.jets.GM.derivative(1)[:, :, 6],
+            lambda c: c.readout_slope.T,
+        ),
+        Phi=vanishes(
+            study,
+            lambda c: c.jets.GP.derivative(1)[:, :, 6],
+            lambda c: c.jets.GM.derivative(1)[:, :, 6],
+        ),
+    )
 
 
 @claim("Lemma D.7 (eq 117)", expected=EXPECTED, **HERE)
 def first_order_forcing(study) -> Measurement:
     """f1 = (lam g_low + (1-lam)(pi1 g_1 + (1-pi1) g_low)) (0, 0, 0, 0, 1, -1)."""
     return every(
-        f1=same(study, lambda c: np.append(np.zeros(3), c.drive * S), lambda c: c.f1,
-                lambda c: np.append(np.zeros(3), c.l * c.gl * S)),
-        beta=vanishes(study, lambda c: c.jets.GM.derivative(1)[:, :, 6] @ c.beta,
-                      lambda c: c.gamma @ c.jets.GM.derivative(1)[:, :, 6]),
-    )  # fmt: skip
+        f1=same(
+            study,
+            lambda c: np.append(np.zeros(3), c.drive * S),
+            lambda c: c.f1,
+            lambda c: np.append(np.zeros(3), c.l * c.gl * S),
+        ),
+        beta=vanishes(
+            study,
+            lambda c: c.jets.GM.derivative(1)[:, :, 6] @ c.beta,
+            lambda c: c.gamma @ c.jets.GM.derivative(1)[:, :, 6],
+        ),
+    )
 
 
 @claim("Lemma D.7 (eq 118)", expected=EXPECTED, **HERE)
 def projected_forcing(study) -> Measurement:
     """Q_R^T f1 = (0, sqrt 2 (lam g_low + (1-lam)(pi1 g_1 + (1-pi1) g_low)), 0); Q_K^T f1 = 0."""
     return every(
-        range=same(study, lambda c: [0, np.sqrt(2) * c.drive, 0], lambda c: c.R.T @ c.f1,
-                   lambda c: [0, c.drive, 0]),
+        range=same(
+            study,
+            lambda c: [0, np.sqrt(2) * c.drive, 0],
+            lambda c: c.R.T @ c.f1,
+            lambda c: [0, c.drive, 0],
+        ),
         kernel=vanishes(study, lambda c: c.K.T @ c.f1, lambda c: c.R.T @ c.f1),
-    )  # fmt: skip
+    )
 
 
 @claim("Lemma D.7 (attention)", part="proof-step", expected=EXPECTED, **HERE)
@@ -202,11 +241,18 @@ def attention_in_delta(study) -> Measurement:
         return np.outer([0, 1, 1], S) / (1 - case.p) ** power
 
     return every(
-        attention=same(study, lambda c: formula(c, 1),
-                       lambda c: c.jets.attention.derivative(1)[:, :, 6], lambda c: formula(c, 2)),
-        prediction=vanishes(study, lambda c: c.jets.prediction.derivative(1)[:, :, 6],
-                            lambda c: c.jets.attention.derivative(1)[:, :, 6]),
-    )  # fmt: skip
+        attention=same(
+            study,
+            lambda c: formula(c, 1),
+            lambda c: c.jets.attention.derivative(1)[:, :, 6],
+            lambda c: formula(c, 2),
+        ),
+        prediction=vanishes(
+            study,
+            lambda c: c.jets.prediction.derivative(1)[:, :, 6],
+            lambda c: c.jets.attention.derivative(1)[:, :, 6],
+        ),
+    )
 
 
 @claim("Lemma D.8 (eq 120)", expected=EXPECTED, **HERE)
@@ -219,10 +265,12 @@ def range_block(study) -> Measurement:
     return every(
         row=same(study, lambda c: [0, -c.c1, 0], middle, lambda c: [0, c.c1, 0]),
         nonsingular=positive(
-            stacked(study, lambda c: -np.linalg.eigvalsh(c.R.T @ c.J0 @ c.R)[-1]), margin=1e-9,
+            stacked(study, lambda c: -np.linalg.eigvalsh(c.R.T @ c.J0 @ c.R)[-1]),
+            margin=1e-9,
             control=stacked(study, lambda c: -np.linalg.eigvalsh(c.K.T @ c.J0 @ c.K)[-1]),
-            note="the control is the kernel block"),
-    )  # fmt: skip
+            note="the control is the kernel block",
+        ),
+    )
 
 
 # -- Lemmas D.9 and D.10 -------------------------------------------------------------------------
@@ -291,10 +339,17 @@ def attention_spread_in_delta(study) -> Measurement:
     return corrected(
         printed=equal(stacked(study, lambda c: (1 - c.p) * np.diag(S)), measured, rtol=1e-11),
         right=every(
-            prefactor=equal(stacked(study, lambda c: np.diag(S) / (1 - c.p)), measured, rtol=1e-11,
-                            control=stacked(study, lambda c: (1 - c.p) * np.diag(S))),
-            zero=at_most(max(zero, np.abs(bracket).max()), 1e-13,
-                         control=np.abs(stacked(study, lambda c: _gm_terms(c)[4])).max()),
+            prefactor=equal(
+                stacked(study, lambda c: np.diag(S) / (1 - c.p)),
+                measured,
+                rtol=1e-11,
+                control=stacked(study, lambda c: (1 - c.p) * np.diag(S)),
+            ),
+            zero=at_most(
+                max(zero, np.abs(bracket).max()),
+                1e-13,
+                control=np.abs(stacked(study, lambda c: _gm_terms(c)[4])).max(),
+            ),
         ),
         correction=Correction(
             printed="d Var(A_i)/d delta = (1 - pi1) [diag(0, 1, -1) - ...] = 0",
@@ -310,7 +365,7 @@ def attention_spread_in_delta(study) -> Measurement:
                 assert abs(slope[0] - 1 / (1 - p)) < 1e-8
             """,
         ),
-    )  # fmt: skip
+    )
 
 
 @claim("Lemma D.9 (item 3)", part="proof-step", expected=CORRECTED, **HERE)
@@ -350,8 +405,9 @@ def fifth_term(study) -> Measurement:
     def formula(case: Case, way: np.ndarray) -> np.ndarray:
         return np.einsum("j,ka->jka", way, prediction_change(case)[1])
 
-    return same(study, lambda c: formula(c, S), lambda c: _gm_terms(c)[4],
-                lambda c: formula(c, LOW))  # fmt: skip
+    return same(
+        study, lambda c: formula(c, S), lambda c: _gm_terms(c)[4], lambda c: formula(c, LOW)
+    )
 
 
 @claim("Lemma D.9 (eq 126)", part="proof-step", expected=EXPECTED, **HERE)
@@ -361,8 +417,9 @@ def sixth_term(study) -> Measurement:
     def formula(case: Case, way: np.ndarray) -> np.ndarray:
         return np.einsum("j,k,a->jka", way, case.beta @ case.Vl, np.append(S, np.zeros(3)))
 
-    return same(study, lambda c: formula(c, LOW), lambda c: _gm_terms(c)[5],
-                lambda c: formula(c, S))  # fmt: skip
+    return same(
+        study, lambda c: formula(c, LOW), lambda c: _gm_terms(c)[5], lambda c: formula(c, S)
+    )
 
 
 @claim("Lemma D.9 (eq 127)", part="proof-step", expected=EXPECTED, **HERE)
@@ -376,10 +433,14 @@ def collected_terms(study) -> Measurement:
         return out
 
     return every(
-        M=same(study, formula, lambda c: np.einsum("jka,k->ja", _gm_mixed(c), c.beta),
-               lambda c: -formula(c)),
+        M=same(
+            study,
+            formula,
+            lambda c: np.einsum("jka,k->ja", _gm_mixed(c), c.beta),
+            lambda c: -formula(c),
+        ),
         Phi=vanishes(study, lambda c: c.jets.GP.derivative(2)[:, :, :6, 6], _gm_mixed),
-    )  # fmt: skip
+    )
 
 
 @claim("Lemma D.9 (eq 128)", part="proof-step", expected=EXPECTED, **HERE)
@@ -400,8 +461,12 @@ def mixed_on_the_kernel(study) -> Measurement:
         inner = case.p * case.g1 * (1 - case.l) + case.gl * case.kappa
         return [0.0, 0.0, -factor * inner / case.norm]
 
-    return same(study, lambda c: formula(c, np.sqrt(2)), lambda c: c.K.T @ c.J1 @ c.R[:, 1],
-                lambda c: formula(c, 1.0))  # fmt: skip
+    return same(
+        study,
+        lambda c: formula(c, np.sqrt(2)),
+        lambda c: c.K.T @ c.J1 @ c.R[:, 1],
+        lambda c: formula(c, 1.0),
+    )
 
 
 # -- Lemmas D.14 to D.16 -------------------------------------------------------------------------
@@ -410,8 +475,12 @@ def mixed_on_the_kernel(study) -> Measurement:
 @claim("Lemma D.14", expected=EXPECTED, **HERE)
 def second_delta_derivative(study) -> Measurement:
     """f2 = d^2(-grad L)/d delta^2 = 0, although d^2(dL/dM)/d delta^2 is not."""
-    return vanishes(study, lambda c: c.f2, lambda c: c.jets.GM.derivative(2)[:, :, 6, 6],
-                    note="the control is d^2(dL/dM)/d delta^2 itself")  # fmt: skip
+    return vanishes(
+        study,
+        lambda c: c.f2,
+        lambda c: c.jets.GM.derivative(2)[:, :, 6, 6],
+        note="the control is d^2(dL/dM)/d delta^2 itself",
+    )
 
 
 def _perturbed(case: Case) -> tuple[np.ndarray, np.ndarray]:
@@ -439,8 +508,12 @@ def _joint(B: np.ndarray, C: np.ndarray) -> np.ndarray:
 @claim("Lemma D.15 (eq 162)", expected=EXPECTED, **HERE)
 def first_order_hessian(study) -> Measurement:
     """H1 = -c ((0, B; B^T, 0) + (0, 0; 0, C)) + J1 per unit of delta, B and C of (171), (172)."""
-    return same(study, lambda c: -c.c * _joint(*_perturbed(c)) + _mixed(c), lambda c: c.H1,
-                lambda c: c.c * _joint(*_perturbed(c)) + _mixed(c))  # fmt: skip
+    return same(
+        study,
+        lambda c: -c.c * _joint(*_perturbed(c)) + _mixed(c),
+        lambda c: c.H1,
+        lambda c: c.c * _joint(*_perturbed(c)) + _mixed(c),
+    )
 
 
 @claim("Lemma D.15 (eq 161)", strength="fit", expected=CONSISTENT, **HERE)
@@ -451,8 +524,10 @@ def perturbed_hessian(study) -> Measurement:
         H1 = slope * (-case.c * _joint(*_perturbed(case)) + _mixed(case))
         return [float(np.linalg.norm(case.jacobian(d) - case.J0 - d * H1)) for d in case.fine]
 
-    return at_each(study, lambda c: exponent(c.fine, remainder(c, 1.0), 2.0, tol=0.05,
-                                             control_y=remainder(c, 0.9)))  # fmt: skip
+    return at_each(
+        study,
+        lambda c: exponent(c.fine, remainder(c, 1.0), 2.0, tol=0.05, control_y=remainder(c, 0.9)),
+    )
 
 
 @claim("Lemma D.16", expected=EXPECTED, **HERE)
@@ -465,5 +540,4 @@ def kernel_block_vanishes(study) -> Measurement:
         pieces = (case.H1, _joint(B, zero), _joint(zero, C), case.J1)
         return np.stack([case.K.T @ m @ case.K for m in pieces])
 
-    return vanishes(study, parts, lambda c: c.R.T @ c.H1 @ c.K,
-                    note="the control is Q_R^T H1 Q_K")  # fmt: skip
+    return vanishes(study, parts, lambda c: c.R.T @ c.H1 @ c.K, note="the control is Q_R^T H1 Q_K")

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnflow.claims import (
-    Correction,
-    Measurement,
-    claim,
-    corrected,
-    equal,
-    fact,
-)
+from attnflow.claims import Correction, Measurement, claim, corrected, equal, fact
 from attnflow.studies.focus_dilution.claims.degenerate_cases import (
     CORRECTED,
     EXPECTED,
@@ -37,8 +30,12 @@ def second_order_cancels(study) -> Measurement:
         return case.K.T @ (quadratic + case.J1 @ q + 0.5 * case.f2) / size
 
     y2 = np.sqrt(2)
-    return vanishes(study, lambda c: terms(c, y2 * c.c), lambda c: terms(c, 1.1 * y2 * c.c),
-                    note="the control has y2 off by a tenth")  # fmt: skip
+    return vanishes(
+        study,
+        lambda c: terms(c, y2 * c.c),
+        lambda c: terms(c, 1.1 * y2 * c.c),
+        note="the control has y2 off by a tenth",
+    )
 
 
 @claim("Thm D.3 (perturbed Hessian)", part="proof-step", expected=CORRECTED, **HERE)
@@ -54,8 +51,12 @@ def sign_of_the_perturbed_hessian(study) -> Measurement:
     measured = stacked(study, hessian)
     return corrected(
         printed=equal(stacked(study, series), measured, rtol=1e-4),
-        right=equal(-stacked(study, series), measured, rtol=1e-4,
-                    note="at delta = p/1000; the next term is of relative order 1e-6"),
+        right=equal(
+            -stacked(study, series),
+            measured,
+            rtol=1e-4,
+            note="at delta = p/1000; the next term is of relative order 1e-6",
+        ),
         correction=Correction(
             printed="Hess L(theta, delta) = J0 + delta H1 + O(delta^2)",
             corrected="-Hess L(theta, delta) = J0 + delta H1 + O(delta^2), as in (161): "
@@ -72,7 +73,7 @@ def sign_of_the_perturbed_hessian(study) -> Measurement:
                 assert np.abs(H[3:, 3:] + J0).max() < 1e-5 < np.abs(H[3:, 3:] - J0).max()
             """),
         ),
-    )  # fmt: skip
+    )
 
 
 @claim("Thm D.3 (eq 103)", part="proof-step", expected=EXPECTED, **HERE)
@@ -84,8 +85,12 @@ def block_form(study) -> Measurement:
         J = Q.T @ (case.J0 + delta * case.H1) @ Q
         return np.concatenate([J[:3, :3].ravel(), (Q.T @ case.J0 @ Q)[:3].ravel()])
 
-    return vanishes(study, lambda c: blocks(c, 1.0), lambda c: c.K.T @ c.H1 @ c.R,
-                    note="the control is the coupling E")  # fmt: skip
+    return vanishes(
+        study,
+        lambda c: blocks(c, 1.0),
+        lambda c: c.K.T @ c.H1 @ c.R,
+        note="the control is the coupling E",
+    )
 
 
 @claim("Thm D.3 (eq 105)", part="proof-step", expected=EXPECTED, **HERE)
@@ -102,10 +107,14 @@ def slaved_range_part(study) -> Measurement:
         rule = -sign * d * np.linalg.solve(case.R.T @ case.J0 @ case.R, E.T)
         return rule, y @ np.linalg.inv(x)
 
-    return same(study, lambda c: modes(c, 1.0)[0] / c.fine[0],
-                lambda c: modes(c, 1.0)[1] / c.fine[0],
-                lambda c: modes(c, -1.0)[0] / c.fine[0], rtol=2e-2,
-                note="at delta = p/10000, to O(delta)")  # fmt: skip
+    return same(
+        study,
+        lambda c: modes(c, 1.0)[0] / c.fine[0],
+        lambda c: modes(c, 1.0)[1] / c.fine[0],
+        lambda c: modes(c, -1.0)[0] / c.fine[0],
+        rtol=2e-2,
+        note="at delta = p/10000, to O(delta)",
+    )
 
 
 @claim("Thm D.3 (eq 106)", part="proof-step", expected=CORRECTED, **HERE)
@@ -168,8 +177,12 @@ def transverse_linearisation(study) -> Measurement:
         d0, d1, dQ, dK = split_weights(change, 3, 2)
         moved = split_weights(case.weight_jacobian(theta, 0.0) @ change, 3, 2)
         query, key = f.GP.T @ W0 @ WQ, f.GP @ W0 @ WK
-        predicted += [-f.GM @ d1[1] - key @ dQ[1] - query @ dK[1], -d0[:, 1] @ f.GM,
-                      -d0[:, 1] @ key, -d0[:, 1] @ query]  # fmt: skip
+        predicted += [
+            -f.GM @ d1[1] - key @ dQ[1] - query @ dK[1],
+            -d0[:, 1] @ f.GM,
+            -d0[:, 1] @ key,
+            -d0[:, 1] @ query,
+        ]
         measured += [moved[0][:, 1], moved[1][1], moved[2][1], moved[3][1]]
         shapes.append((-d0.T @ key).shape == moved[2][1].shape)
     right = np.concatenate(predicted)
@@ -209,6 +222,9 @@ def main_transverse_term(study) -> Measurement:
         predicted[:3, 3:6], predicted[3:6, :3] = -GM, -GM.T
         return case.transverse(theta, delta) - predicted
 
-    return vanishes(study, lambda c: block(c, c.path[2].theta, c.deltas[2]),
-                    lambda c: block(c, c.theta + np.arange(6) / 10, c.deltas[2]),
-                    note="the control is at a point where GP is not zero")  # fmt: skip
+    return vanishes(
+        study,
+        lambda c: block(c, c.path[2].theta, c.deltas[2]),
+        lambda c: block(c, c.theta + np.arange(6) / 10, c.deltas[2]),
+        note="the control is at a point where GP is not zero",
+    )

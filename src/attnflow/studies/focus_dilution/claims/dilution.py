@@ -22,11 +22,7 @@ from attnflow.claims import (
 )
 from attnflow.studies.focus_dilution import rank_one, theory
 from attnflow.studies.focus_dilution.claims.common import STUDY, inside
-from attnflow.studies.focus_dilution.claims.rank_one import (
-    resolved,
-    symmetric_data,
-    system_of,
-)
+from attnflow.studies.focus_dilution.claims.rank_one import resolved, symmetric_data, system_of
 from attnflow.studies.focus_dilution.rank_one import TwoGroup
 
 # --- The linearisation at the entry state in (gamma_1, gamma_low, beta_1, beta_low, eta).
@@ -49,29 +45,35 @@ def _with_score(x: np.ndarray) -> np.ndarray:
     return np.concatenate([x, np.ones_like(x[..., :1])], axis=-1)
 
 
-@claim("App C.3 (linearised attention)", part="proof-step", regime=symmetric_data,
-       expected=inside(symmetric_data), study=STUDY)  # fmt: skip
+@claim(
+    "App C.3 (linearised attention)",
+    part="proof-step",
+    regime=symmetric_data,
+    expected=inside(symmetric_data),
+    study=STUDY,
+)
 def first_order_attention(study) -> Measurement:
     """xi_i moves to first order by pi1 (1-pi1) gamma_i Dgamma eta, and by nothing else."""
     system = system_of(study)
     x0, _ = linearised(system)
-    found = rank_one.derivative(
-        lambda x: np.stack(system.attention(_with_score(x)), axis=-1), x0
-    )  # fmt: skip
+    found = rank_one.derivative(lambda x: np.stack(system.attention(_with_score(x)), axis=-1), x0)
     predicted = np.zeros((2, 5))
     predicted[:, 4] = system.pi1 * (1 - system.pi1) * x0[:2] * (x0[0] - x0[1])
     return equal(predicted, found, rtol=1e-12, control=predicted[::-1])
 
 
-@claim("App C.3 (linearised prediction)", part="proof-step", regime=symmetric_data, study=STUDY,
-       expected=inside(symmetric_data, "holds-corrected"))  # fmt: skip
+@claim(
+    "App C.3 (linearised prediction)",
+    part="proof-step",
+    regime=symmetric_data,
+    study=STUDY,
+    expected=inside(symmetric_data, "holds-corrected"),
+)
 def first_order_prediction(study) -> Measurement:
     """p_i moves to first order as printed once the eta term carries (Dgamma^0)^2."""
     system = system_of(study)
     x0, _ = linearised(system)
-    found = rank_one.derivative(
-        lambda x: np.stack(system.prediction(_with_score(x)), axis=-1), x0
-    )  # fmt: skip
+    found = rank_one.derivative(lambda x: np.stack(system.prediction(_with_score(x)), axis=-1), x0)
     return corrected(
         printed=equal(_first_order_p(system, 1), found, rtol=1e-11),
         right=equal(_first_order_p(system, 2), found, rtol=1e-11),
@@ -108,8 +110,13 @@ def _first_order_p(system: TwoGroup, power: int) -> np.ndarray:
     )
 
 
-@claim("App C.3 (first-order system)", part="proof-step", regime=symmetric_data,
-       expected=inside(symmetric_data), study=STUDY)  # fmt: skip
+@claim(
+    "App C.3 (first-order system)",
+    part="proof-step",
+    regime=symmetric_data,
+    expected=inside(symmetric_data),
+    study=STUDY,
+)
 def first_order_system(study) -> Measurement:
     """gamma_1 and gamma_low obey the printed first-order system, with the 3 lam eta term."""
     system = system_of(study)
@@ -125,8 +132,7 @@ def first_order_system(study) -> Measurement:
     return equal(rows(1), J[:2], rtol=1e-11, control=rows(2 / 3), note="control: 2 instead of 3")
 
 
-@claim("eq 90", part="proof-step", regime=resolved, expected=inside(resolved),
-       study=STUDY)  # fmt: skip
+@claim("eq 90", part="proof-step", regime=resolved, expected=inside(resolved), study=STUDY)
 def contrast_is_driven_by_eta(study) -> Measurement:
     """The contrast grows at 3 lam pi1^2 (1-pi1)^2 Dbeta Dgamma^2 eta, free of all else."""
     system = system_of(study)
@@ -136,8 +142,7 @@ def contrast_is_driven_by_eta(study) -> Measurement:
     return equal(predicted, found, rtol=1e-9, control=predicted * 2 / 3)
 
 
-@claim("eq 91", part="constant", regime=resolved, expected=inside(resolved),
-       study=STUDY)  # fmt: skip
+@claim("eq 91", part="constant", regime=resolved, expected=inside(resolved), study=STUDY)
 def eta_grows(study) -> Measurement:
     """eta grows exponentially near the entry state; its rate is twice the c of eq. (14)."""
     system = system_of(study)
@@ -149,8 +154,7 @@ def eta_grows(study) -> Measurement:
     )
 
 
-@claim("eq 92", part="proof-step", regime=resolved, expected=inside(resolved),
-       study=STUDY)  # fmt: skip
+@claim("eq 92", part="proof-step", regime=resolved, expected=inside(resolved), study=STUDY)
 def contrast_of_the_linear_flow(study) -> Measurement:
     """On the linearised flow the contrast is c' (exp(2ct) - 1), and 0 at the entry."""
     system = system_of(study)
@@ -176,13 +180,21 @@ def contrast_grows(study) -> Measurement:
     start, times, z = _nonlinear(system)
     grown = lambda r: system.contrast_force() / r * start * np.expm1(r * times)  # noqa: E731
     return equal(
-        grown(rate), system.contrast(z), rtol=1e-3, each=True, control=grown(rate / 2),
+        grown(rate),
+        system.contrast(z),
+        rtol=1e-3,
+        each=True,
+        control=grown(rate / 2),
         note=f"c = 2 x the c of (14), from eta = {start:.1g} until it is 10^4 times as large",
-    )  # fmt: skip
+    )
 
 
-@claim("Thm 3.7 (opposite directions)", study=STUDY, regime=resolved,
-       expected=lambda study: _directions_expected(study))  # fmt: skip
+@claim(
+    "Thm 3.7 (opposite directions)",
+    study=STUDY,
+    regime=resolved,
+    expected=lambda study: _directions_expected(study),
+)
 def opposite_directions(study) -> Measurement:
     """gamma_1 and gamma_low cannot move in the same direction in the unstable mode."""
     system = system_of(study)
@@ -196,8 +208,9 @@ def opposite_directions(study) -> Measurement:
         f" (nonlinear flow: {moved[0]:.4g}, {moved[1]:.4g})"
     )
     return refuted(
-        printed=negative(max(first * low, moved[0] * moved[1]), control=other[0] * other[1],
-                         note=note),
+        printed=negative(
+            max(first * low, moved[0] * moved[1]), control=other[0] * other[1], note=note
+        ),
         correction=Correction(
             printed="gamma_1(t) and gamma_low(t) cannot move in the same direction",
             corrected="gamma_low falls; gamma_1 rises only where 3 lam V^2 Dgamma^2 > pi1 S",
@@ -205,7 +218,7 @@ def opposite_directions(study) -> Measurement:
             counterexample="d = 6, pi1 = 0.75, lam = 0.02: both fall while their contrast grows",
             snippet=SAME_DIRECTION,
         ),
-    )  # fmt: skip
+    )
 
 
 def _directions_expected(study) -> str:
@@ -214,15 +227,25 @@ def _directions_expected(study) -> str:
     return "holds" if system_of(study).redistribution()[0] > 0 else "fails"
 
 
-@claim("ours: the unstable mode of dilution", part="constant", regime=resolved,
-       expected=inside(resolved), study=STUDY)  # fmt: skip
+@claim(
+    "ours: the unstable mode of dilution",
+    part="constant",
+    regime=resolved,
+    expected=inside(resolved),
+    study=STUDY,
+)
 def unstable_mode(study) -> Measurement:
     """Per unit of eta gamma_low falls by (F + Db (1-pi1) S)/((d-1) 2c); gamma_1 moves by
     (F - Db pi1 S)/(2c), of either sign."""
     system = system_of(study)
     predicted = np.array(system.redistribution())
-    return equal(predicted, _mode(system), rtol=1e-6, control=predicted * [1.01, 1],
-                 note="F of eq. (90), S the mean change of the predictions")  # fmt: skip
+    return equal(
+        predicted,
+        _mode(system),
+        rtol=1e-6,
+        control=predicted * [1.01, 1],
+        note="F of eq. (90), S the mean change of the predictions",
+    )
 
 
 @functools.lru_cache(maxsize=64)
@@ -244,10 +267,15 @@ def _nonlinear(system: TwoGroup) -> tuple[float, np.ndarray, np.ndarray]:
     start = 1e-4 * end
     times = np.log([1e2, 1e3, 1e4]) / (2 * theory.focus_rate(system.chain))
     found = solve_ivp(
-        lambda t, x: system.velocity(x), (0, times[-1]), rank_one.entry(system, np.sqrt(start)),
-        method="LSODA", t_eval=times, rtol=1e-9, atol=1e-14,
+        lambda t, x: system.velocity(x),
+        (0, times[-1]),
+        rank_one.entry(system, np.sqrt(start)),
+        method="LSODA",
+        t_eval=times,
+        rtol=1e-9,
+        atol=1e-14,
         jac=lambda t, x: rank_one.derivative(system.velocity, x),
-    )  # fmt: skip
+    )
     return float(start), times, found.y.T
 
 

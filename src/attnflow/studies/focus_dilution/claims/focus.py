@@ -51,12 +51,22 @@ def differential_of_the_readout_gradient(study) -> Measurement:
     measured = (GM(M + h * dM) - GM(M - h * dM)) / (2 * h)
     var = np.diag(chain.pi) - np.outer(chain.pi, chain.pi)
     predicted = np.outer(chain.pi, chain.pi) @ dM @ var
-    return equal(predicted, measured, rtol=1e-8, control=np.outer(chain.pi, chain.pi) @ dM,
-                 note="central difference, step 1e-6")  # fmt: skip
+    return equal(
+        predicted,
+        measured,
+        rtol=1e-8,
+        control=np.outer(chain.pi, chain.pi) @ dM,
+        note="central difference, step 1e-6",
+    )
 
 
-@claim("eq 65", part="proof-step", regime=two_term, study=STUDY,
-       expected=inside(two_term, "holds-corrected"))  # fmt: skip
+@claim(
+    "eq 65",
+    part="proof-step",
+    regime=two_term,
+    study=STUDY,
+    expected=inside(two_term, "holds-corrected"),
+)
 def joint_minus_product(study) -> Measurement:
     """diag(pi) P - pi pi^T = diag(pi) (lam I + (1 - lam) 1 pi^T) - pi pi^T = lam Var(pi)."""
     chain = study.chain

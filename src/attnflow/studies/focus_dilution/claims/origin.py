@@ -52,8 +52,13 @@ def gradients_at_the_origin(study) -> Measurement:
     )
 
 
-@claim("Thm 3.2 (condensation time)", part="constant", regime=nonuniform, study=STUDY,
-       expected=inside(nonuniform))  # fmt: skip
+@claim(
+    "Thm 3.2 (condensation time)",
+    part="constant",
+    regime=nonuniform,
+    study=STUDY,
+    expected=inside(nonuniform),
+)
 def condensation_time(study) -> Measurement:
     """From scale eps the embedding condenses at log(r/a0)/(|pi||v|), a0 the unstable component."""
     measured, predicted = _condensation(study.chain)
@@ -61,16 +66,25 @@ def condensation_time(study) -> Measurement:
     return equal(predicted, measured, rtol=5e-3, each=True, control=control)
 
 
-@claim("Thm 3.2 (order log 1/eps)", strength="fit", regime=nonuniform, study=STUDY,
-       expected=inside(nonuniform, "consistent"))  # fmt: skip
+@claim(
+    "Thm 3.2 (order log 1/eps)",
+    strength="fit",
+    regime=nonuniform,
+    study=STUDY,
+    expected=inside(nonuniform, "consistent"),
+)
 def condensation_order(study) -> Measurement:
     """The condensation time is Theta(log 1/eps): its slope against log 1/eps is 1/mu0."""
     measured, _ = _condensation(study.chain)
     rate = theory.escape_rate(study.chain)
     return fitted_slope(
-        -np.log(SCALES), measured, 1 / rate, tol=0.01 / rate, control=1.1 / rate,
+        -np.log(SCALES),
+        measured,
+        1 / rate,
+        tol=0.01 / rate,
+        control=1.1 / rate,
         note="mu0 = |pi||v|",
-    )  # fmt: skip
+    )
 
 
 SCALES = (1e-3, 1e-4, 1e-5, 1e-6, 1e-8)
@@ -96,22 +110,32 @@ def _condensation(chain: MarkovChain) -> tuple[list[float], list[float]]:
     return measured, predicted
 
 
-@claim("Thm 3.2 (attention stays small)", regime=nonuniform, expected=inside(nonuniform),
-       study=STUDY)  # fmt: skip
+@claim(
+    "Thm 3.2 (attention stays small)", regime=nonuniform, expected=inside(nonuniform), study=STUDY
+)
 def attention_stays_small(study) -> Measurement:
     """Until the embedding has condensed, the attention matrices keep their initial size."""
     theta = OneLayerAttention.gaussian(study.chain.tokens, DIM, 1e-4, SEEDS[0])
     until = theory.condensation_time(theta, study.chain, 0.05)
-    solution = integrate(population_flow(study.chain), theta, until=until, rtol=1e-8,
-                         progress=False)  # fmt: skip
+    solution = integrate(
+        population_flow(study.chain), theta, until=until, rtol=1e-8, progress=False
+    )
     moved = np.linalg.norm(solution.final.WQ - theta.WQ) / np.linalg.norm(theta.WQ)
     grown = np.linalg.norm(solution.final.W0 - theta.W0) / np.linalg.norm(theta.W0)
-    return at_most(float(moved), 1e-2, control=float(grown),
-                   note="relative change of WQ; the control is that of W0")  # fmt: skip
+    return at_most(
+        float(moved),
+        1e-2,
+        control=float(grown),
+        note="relative change of WQ; the control is that of W0",
+    )
 
 
-@claim("Thm 3.2 (eq 10)", study=STUDY, regime=nonuniform,
-       expected=inside(nonuniform, "holds-corrected"))  # fmt: skip
+@claim(
+    "Thm 3.2 (eq 10)",
+    study=STUDY,
+    regime=nonuniform,
+    expected=inside(nonuniform, "holds-corrected"),
+)
 def linear_system_at_the_origin(study) -> Measurement:
     """Near the origin W0' = -GM W1^T and W1' = -W0^T GM, with GM = -pi (pi - 1/d)^T."""
     chain = study.chain
@@ -145,8 +169,13 @@ def linear_system_at_the_origin(study) -> Measurement:
     )
 
 
-@claim("Thm 3.2 (spectrum of the origin)", part="constant", study=STUDY, regime=nonuniform,
-       expected=inside(nonuniform))  # fmt: skip
+@claim(
+    "Thm 3.2 (spectrum of the origin)",
+    part="constant",
+    study=STUDY,
+    regime=nonuniform,
+    expected=inside(nonuniform),
+)
 def spectrum_of_the_origin(study) -> Measurement:
     """The rates at the origin are mu0 = |pi||v| and -mu0, m times each, and 0."""
     rates = np.sort(np.linalg.eigvalsh(at_origin(study.chain)))
@@ -155,8 +184,13 @@ def spectrum_of_the_origin(study) -> Measurement:
     predicted[:DIM], predicted[-DIM:] = -mu0, mu0
     wrong = predicted.copy()
     wrong[-DIM:] = [*[0.0] * (DIM - 1), mu0]
-    return equal(predicted, rates, rtol=1e-12, control=wrong,
-                 note="the control has one unstable direction, as the text says")  # fmt: skip
+    return equal(
+        predicted,
+        rates,
+        rtol=1e-12,
+        control=wrong,
+        note="the control has one unstable direction, as the text says",
+    )
 
 
 @claim("Thm 3.2 (eq 11)", study=STUDY, regime=nonuniform, expected=inside(nonuniform))
@@ -173,8 +207,13 @@ def rank_one_condensation(study) -> Measurement:
     return at_least(found, 0.999, control=other, note="scale 1e-6; the control has sqrt(pi)")
 
 
-@claim("Thm 3.2 (direction)", part="constant", study=STUDY, regime=nonuniform,
-       expected=inside(nonuniform))  # fmt: skip
+@claim(
+    "Thm 3.2 (direction)",
+    part="constant",
+    study=STUDY,
+    regime=nonuniform,
+    expected=inside(nonuniform),
+)
 def condensed_direction(study) -> Measurement:
     """The direction is that of the start's own component: a = W0(0)^T q + W1(0) u, normalised."""
     chain = study.chain
@@ -187,8 +226,13 @@ def condensed_direction(study) -> Measurement:
     return at_least(float(a0 @ a), 0.9999, control=float(another @ a))
 
 
-@claim("Lemma 3.1 (eq 7, origin)", strength="fit", study=STUDY, regime=nonuniform,
-       expected=inside(nonuniform, "consistent"))  # fmt: skip
+@claim(
+    "Lemma 3.1 (eq 7, origin)",
+    strength="fit",
+    study=STUDY,
+    regime=nonuniform,
+    expected=inside(nonuniform, "consistent"),
+)
 def linearisation_error_at_the_origin(study) -> Measurement:
     """The linearised flow errs by O(eps^2); at the origin by eps^3, as the first nonlinear term
     there is cubic."""
@@ -196,8 +240,13 @@ def linearisation_error_at_the_origin(study) -> Measurement:
     return exponent(scales, errors, 3.0, tol=0.05, control=2.0)
 
 
-@claim("Lemma 3.1 (eq 7, second point)", strength="fit", study=STUDY, regime=nonuniform,
-       expected=inside(nonuniform, "consistent"))  # fmt: skip
+@claim(
+    "Lemma 3.1 (eq 7, second point)",
+    strength="fit",
+    study=STUDY,
+    regime=nonuniform,
+    expected=inside(nonuniform, "consistent"),
+)
 def linearisation_error_at_the_second_point(study) -> Measurement:
     """The linearised flow errs by O(eps^2) near the second critical point."""
     scales, errors = linear_errors(study.chain, origin=False)
@@ -220,12 +269,21 @@ def alignment_with_a_simple_mode(study) -> Measurement:
     start = OneLayerAttention.gaussian(chain.tokens, 1, scale, SEEDS[1])
     until = np.log(1 / scale) / (2 * theory.escape_rate(chain))
     y = flat(integrate(flow, start, until=until, rtol=1e-9, progress=False).final)
-    return at_least(abs(cosine(y, mode)), 0.9999, control=abs(cosine(y, other)),
-                    note="scale 1e-12; the control is the mode of rate -mu")  # fmt: skip
+    return at_least(
+        abs(cosine(y, mode)),
+        0.9999,
+        control=abs(cosine(y, other)),
+        note="scale 1e-12; the control is the mode of rate -mu",
+    )
 
 
-@claim("Lemma 3.1 (simple eigenvalue)", part="hypothesis", study=STUDY, regime=nonuniform,
-       expected=inside(nonuniform, "holds-corrected"))  # fmt: skip
+@claim(
+    "Lemma 3.1 (simple eigenvalue)",
+    part="hypothesis",
+    study=STUDY,
+    regime=nonuniform,
+    expected=inside(nonuniform, "holds-corrected"),
+)
 def the_top_rate_is_not_simple(study) -> Measurement:
     """At both critical points the top rate has multiplicity m, so what survives is the
     projection of the start on an m-dimensional eigenspace, not one eigenvector."""

@@ -48,9 +48,12 @@ def population_gradients(study) -> Measurement:
         predicted += [np.ravel(GM), np.ravel(GP)]
         wrong += [np.ravel(GM), 1.01 * np.ravel(GP)]
     return equal(
-        np.concatenate(predicted), np.concatenate(measured), rtol=1e-12,
-        control=np.concatenate(wrong), note=f"random weights, seeds {SEEDS}",
-    )  # fmt: skip
+        np.concatenate(predicted),
+        np.concatenate(measured),
+        rtol=1e-12,
+        control=np.concatenate(wrong),
+        note=f"random weights, seeds {SEEDS}",
+    )
 
 
 @claim("Prop 2.3 (eq 4)", expected="holds-corrected", study=STUDY)
@@ -108,8 +111,9 @@ def conserved(study) -> Measurement:
         attention = outer(theta.WQ, v.WQ) + outer(theta.WK, v.WK)
         balance = rate(theta.W0, v.W0) - outer(theta.W1, v.W1)
         pair = rate(theta.WQ, v.WQ) - rate(theta.WK, v.WK)
-        worst = max(worst, *(float(np.abs(x).max()) for x in (
-            balance - attention, pair, v.W1.sum(axis=1))))  # fmt: skip
+        worst = max(
+            worst, *(float(np.abs(x).max()) for x in (balance - attention, pair, v.W1.sum(axis=1)))
+        )
         control = max(control, float(np.abs(balance + attention).max()))
     return at_most(worst, 1e-12, control=control, note="largest entry of dC/dt at random weights")
 
@@ -121,15 +125,21 @@ def the_law_is_stationary(study) -> Measurement:
     moved = np.roll(chain.pi, 1)
     return every(
         stationary=at_most(
-            np.abs(chain.pi @ chain.transition - chain.pi).max(), 1e-15,
+            np.abs(chain.pi @ chain.transition - chain.pi).max(),
+            1e-15,
             control=float(np.abs(moved @ chain.transition - chain.pi).max() + 1e-3),
         ),
         rows=equal(np.ones(chain.tokens), chain.transition.sum(axis=1), rtol=1e-14, control=1.01),
-    )  # fmt: skip
+    )
 
 
-@claim("Prop 2.3 (limit in s)", strength="fit", study=STUDY, regime=forgetful,
-       expected=inside(forgetful, "consistent"))  # fmt: skip
+@claim(
+    "Prop 2.3 (limit in s)",
+    strength="fit",
+    study=STUDY,
+    regime=forgetful,
+    expected=inside(forgetful, "consistent"),
+)
 def long_contexts(study) -> Measurement:
     """The gradients of contexts of length s tend to the population gradients; their bias is O(1/s).
 
@@ -157,12 +167,23 @@ def many_sequences(study) -> Measurement:
             table = Contexts.of_sample(tokens, chain.tokens)
             off.append(np.sum((context_gradients(M, Phi, table)[0] - exact) ** 2))
         noise.append(np.sqrt(np.mean(off)))
-    return exponent(numbers, noise, -0.5, tol=0.08, control=-1.0,
-                    note="against the exact law of 6 tokens; 12 samples each")  # fmt: skip
+    return exponent(
+        numbers,
+        noise,
+        -0.5,
+        tol=0.08,
+        control=-1.0,
+        note="against the exact law of 6 tokens; 12 samples each",
+    )
 
 
-@claim("ours: bias of short contexts", part="constant", study=STUDY, regime=two_term,
-       expected=inside(two_term))  # fmt: skip
+@claim(
+    "ours: bias of short contexts",
+    part="constant",
+    study=STUDY,
+    regime=two_term,
+    expected=inside(two_term),
+)
 def short_contexts(study) -> Measurement:
     """Given the last token i, a stationary context holds pi_j + rho (1_ij - pi_j) of token j,
     with rho = (1 - lam^s) / (s (1 - lam)): at s = 19 and lam = .8 a quarter of it is token i."""
@@ -171,8 +192,13 @@ def short_contexts(study) -> Measurement:
     shares = Contexts.of_chain(chain, length, "stationary").mean_frequencies
     rho = theory.context_bias(chain, length)
     predicted = chain.pi + rho * (np.eye(chain.tokens) - chain.pi)
-    return equal(predicted, shares, rtol=1e-12, control=np.tile(chain.pi, (chain.tokens, 1)),
-                 note=f"rho = {rho:.4f} at s = {length}; the control is the limit")  # fmt: skip
+    return equal(
+        predicted,
+        shares,
+        rtol=1e-12,
+        control=np.tile(chain.pi, (chain.tokens, 1)),
+        note=f"rho = {rho:.4f} at s = {length}; the control is the limit",
+    )
 
 
 @claim("Prop B.1 (i)", study=STUDY, regime=two_term, expected=inside(two_term))
@@ -183,8 +209,9 @@ def marginals_converge(study) -> Measurement:
     mu[-1] = 0.9
     moved = mu @ np.linalg.matrix_power(chain.transition, t)
     predicted = chain.pi + chain.lam**t * (mu - chain.pi)
-    return equal(predicted, moved, rtol=1e-12,
-                 control=chain.pi + (0.9 * chain.lam) ** 5 * (mu - chain.pi))  # fmt: skip
+    return equal(
+        predicted, moved, rtol=1e-12, control=chain.pi + (0.9 * chain.lam) ** 5 * (mu - chain.pi)
+    )
 
 
 @claim("Prop B.1 (ii)", strength="statistical", study=STUDY)
@@ -215,8 +242,12 @@ def chain_rule_of_the_embedding(study) -> Measurement:
         predicted.append(formula.ravel())
         wrong.append((formula + GP @ W0 @ WQ @ WK.T).ravel())
         measured.append(-study_gradient(study, theta).ravel())
-    return equal(np.concatenate(predicted), np.concatenate(measured), rtol=1e-12,
-                 control=np.concatenate(wrong))  # fmt: skip
+    return equal(
+        np.concatenate(predicted),
+        np.concatenate(measured),
+        rtol=1e-12,
+        control=np.concatenate(wrong),
+    )
 
 
 @claim("App B.2 (eq 32, 39)", study=STUDY)
@@ -230,8 +261,13 @@ def gradients_of_a_sample(study) -> Measurement:
     right = one_layer.move(theta, lambda M, Phi: context_gradients(M, Phi, table))
     limit = one_layer.velocity(theta, chain)
     flat = lambda th: np.concatenate([np.ravel(w) for w in (th.W0, th.W1, th.WQ, th.WK)])  # noqa: E731
-    return equal(flat(right), flat(by_autodiff), rtol=1e-11, control=flat(limit),
-                 note="200 sequences of 8 tokens; the control is the population limit")  # fmt: skip
+    return equal(
+        flat(right),
+        flat(by_autodiff),
+        rtol=1e-11,
+        control=flat(limit),
+        note="200 sequences of 8 tokens; the control is the population limit",
+    )
 
 
 @claim("App B.2 (eq 33, 34)", part="proof-step", study=STUDY)

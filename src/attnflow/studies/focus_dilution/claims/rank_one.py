@@ -6,16 +6,7 @@ import functools
 
 import numpy as np
 
-from attnflow.claims import (
-    Correction,
-    Measurement,
-    Regime,
-    at_most,
-    claim,
-    corrected,
-    equal,
-    every,
-)
+from attnflow.claims import Correction, Measurement, Regime, at_most, claim, corrected, equal, every
 from attnflow.models import one_layer
 from attnflow.models.one_layer import OneLayerAttention
 from attnflow.studies.focus_dilution import rank_one, theory
@@ -85,8 +76,11 @@ def rank_one_is_invariant(study) -> Measurement:
 
 def _distance(predicted: OneLayerAttention, theta: OneLayerAttention, chain: MarkovChain) -> float:
     v = one_layer.velocity(theta, chain)
-    pairs = zip((predicted.W0, predicted.W1, predicted.WQ, predicted.WK),
-                (v.W0, v.W1, v.WQ, v.WK), strict=True)  # fmt: skip
+    pairs = zip(
+        (predicted.W0, predicted.W1, predicted.WQ, predicted.WK),
+        (v.W0, v.W1, v.WQ, v.WK),
+        strict=True,
+    )
     return max(float(np.abs(p - w).max()) for p, w in pairs)
 
 
@@ -103,8 +97,12 @@ def low_tokens_stay_equal(study) -> Measurement:
             max(np.ptp(v[:, 1:d], axis=1).max(), np.ptp(v[:, d + 1 : 2 * d], axis=1).max())
         )
 
-    return at_most(spread(system.chain), 1e-13, control=spread(MarkovChain(pi, system.lam)),
-                   note="control: lower entries that differ by 20 %")  # fmt: skip
+    return at_most(
+        spread(system.chain),
+        1e-13,
+        control=spread(MarkovChain(pi, system.lam)),
+        note="control: lower entries that differ by 20 %",
+    )
 
 
 @claim("Prop 3.6 (eq 20)", study=STUDY)
@@ -171,12 +169,14 @@ def entry_state(study) -> Measurement:
     pi, v, k = chain.pi, chain.pi - 1 / chain.tokens, np.sqrt(theory.ray_constant(chain))
     z = np.concatenate([k * pi / np.linalg.norm(pi), k * v / np.linalg.norm(v), [0, 0]])
     speed = lambda x: float(np.abs(rank_one.velocity(x, chain)).max())  # noqa: E731
-    return at_most(speed(z) / k, 1e-14, control=speed(np.r_[1.05 * z[:-2], 0, 0]) / k,
-                   note="speed over kappa1")  # fmt: skip
+    return at_most(
+        speed(z) / k, 1e-14, control=speed(np.r_[1.05 * z[:-2], 0, 0]) / k, note="speed over kappa1"
+    )
 
 
-@claim("eqs 80-81", part="proof-step", regime=several_low, expected=inside(several_low),
-       study=STUDY)  # fmt: skip
+@claim(
+    "eqs 80-81", part="proof-step", regime=several_low, expected=inside(several_low), study=STUDY
+)
 def group_action(study) -> Measurement:
     """Permuting the lower tokens in W0 and W1 permutes the predictions and leaves the loss."""
     chain = theory.two_group(study.chain)
@@ -201,8 +201,13 @@ def group_action(study) -> Measurement:
 # --- The two-group system, eqs. (82) to (89), at random states.
 
 
-@claim("eqs 82-83", part="proof-step", regime=symmetric_data, expected=inside(symmetric_data),
-       study=STUDY)  # fmt: skip
+@claim(
+    "eqs 82-83",
+    part="proof-step",
+    regime=symmetric_data,
+    expected=inside(symmetric_data),
+    study=STUDY,
+)
 def attention_to_the_first(study) -> Measurement:
     """On the manifold A has the rows (xi_i, (1-xi_i)/(d-1), ...), xi_1 and xi_2 as printed."""
     system, (z, thetas) = system_of(study), _two_group_models(study)
@@ -223,8 +228,9 @@ def attention_to_the_first(study) -> Measurement:
     return equal(rows(1 - pi1), measured, rtol=1e-13, control=rows(0.9 * (1 - pi1)))
 
 
-@claim("eq 84", part="proof-step", regime=symmetric_data, expected=inside(symmetric_data),
-       study=STUDY)  # fmt: skip
+@claim(
+    "eq 84", part="proof-step", regime=symmetric_data, expected=inside(symmetric_data), study=STUDY
+)
 def predicted_first(study) -> Measurement:
     """The model predicts token 1 with probability sigma(m_i Dbeta - log(d-1))."""
     system, (z, thetas) = system_of(study), _two_group_models(study)
@@ -235,8 +241,13 @@ def predicted_first(study) -> Measurement:
     return equal(predicted, measured, rtol=1e-13, control=wrong, note="control: log d")
 
 
-@claim("eqs 85-86", part="proof-step", regime=symmetric_data, expected=inside(symmetric_data),
-       study=STUDY)  # fmt: skip
+@claim(
+    "eqs 85-86",
+    part="proof-step",
+    regime=symmetric_data,
+    expected=inside(symmetric_data),
+    study=STUDY,
+)
 def residual_identity(study) -> Measurement:
     """(P_i - p_i) beta = r_i Dbeta with r_i = P_i1 - p_i1, the same for every lower token."""
     system, (z, thetas) = system_of(study), _two_group_models(study)
@@ -249,8 +260,13 @@ def residual_identity(study) -> Measurement:
     )
 
 
-@claim("App C.3 (variance of attention)", part="proof-step", regime=symmetric_data,
-       expected=inside(symmetric_data), study=STUDY)  # fmt: skip
+@claim(
+    "App C.3 (variance of attention)",
+    part="proof-step",
+    regime=symmetric_data,
+    expected=inside(symmetric_data),
+    study=STUDY,
+)
 def variance_identities(study) -> Measurement:
     """Var(A_i) gamma = xi_i (1-xi_i) Dgamma (1, -1/(d-1), ...); gamma^T of it has Dgamma^2."""
     system, (z, thetas) = system_of(study), _two_group_models(study)
@@ -260,15 +276,26 @@ def variance_identities(study) -> Measurement:
     spread = np.stack([x * (1 - x) for x in system.attention(z)], axis=1) * gap[:, None]
     shape = np.r_[1.0, np.full(d - 1, -1 / (d - 1))]
     return every(
-        vector=equal(spread[..., None] * shape, moved, rtol=1e-12, atol=1e-15,
-                     control=spread[..., None] * np.r_[1.0, np.full(d - 1, -1 / d)]),
-        form=equal(spread * gap[:, None], np.einsum("sij,sj->si", moved, g), rtol=1e-12, atol=1e-15,
-                   control=spread * z[:, :1]),
-    )  # fmt: skip
+        vector=equal(
+            spread[..., None] * shape,
+            moved,
+            rtol=1e-12,
+            atol=1e-15,
+            control=spread[..., None] * np.r_[1.0, np.full(d - 1, -1 / d)],
+        ),
+        form=equal(
+            spread * gap[:, None],
+            np.einsum("sij,sj->si", moved, g),
+            rtol=1e-12,
+            atol=1e-15,
+            control=spread * z[:, :1],
+        ),
+    )
 
 
-@claim("eq 87", part="proof-step", regime=symmetric_data, expected=inside(symmetric_data),
-       study=STUDY)  # fmt: skip
+@claim(
+    "eq 87", part="proof-step", regime=symmetric_data, expected=inside(symmetric_data), study=STUDY
+)
 def driven_by_the_readout(study) -> Measurement:
     """The M-driven velocities of gamma_1 and gamma_low are those of eq. (87)."""
     system, z = system_of(study), states(6)
@@ -278,8 +305,13 @@ def driven_by_the_readout(study) -> Measurement:
     return equal(predicted, by_M, rtol=1e-12, control=swapped)
 
 
-@claim("eq 88", part="proof-step", regime=symmetric_data, study=STUDY,
-       expected=inside(symmetric_data, "holds-corrected"))  # fmt: skip
+@claim(
+    "eq 88",
+    part="proof-step",
+    regime=symmetric_data,
+    study=STUDY,
+    expected=inside(symmetric_data, "holds-corrected"),
+)
 def first_driven_by_the_scores(study) -> Measurement:
     """The Phi-driven velocity of gamma_1; its last term carries the factor gamma_low."""
     system, z = system_of(study), states(6)
@@ -312,8 +344,9 @@ def first_driven_by_the_scores(study) -> Measurement:
     )
 
 
-@claim("eq 89", part="proof-step", regime=symmetric_data, expected=inside(symmetric_data),
-       study=STUDY)  # fmt: skip
+@claim(
+    "eq 89", part="proof-step", regime=symmetric_data, expected=inside(symmetric_data), study=STUDY
+)
 def low_driven_by_the_scores(study) -> Measurement:
     """The Phi-driven velocity of gamma_low, with a = gamma_1 and b = gamma_low."""
     system, z = system_of(study), states(6)

@@ -87,9 +87,10 @@ def symmetric_critical_points(study) -> Measurement:
         loss=equal(
             symmetric.two_group_loss(system),
             rank_one.loss(system.lift(symmetric.symmetric_state(system, *FAMILY[1])), system.chain),
-            rtol=1e-12, control=system.chain.unigram_entropy,
+            rtol=1e-12,
+            control=system.chain.unigram_entropy,
         ),
-    )  # fmt: skip
+    )
 
 
 def _forces(system: TwoGroup, z: np.ndarray) -> tuple[float, float]:
@@ -131,8 +132,12 @@ def point_at_infinite_eta(study) -> Measurement:
     )
 
 
-@claim("Prop 3.8 (neutrally stable)", regime=several_low, study=STUDY,
-       expected=lambda study: _stability_expected(study))  # fmt: skip
+@claim(
+    "Prop 3.8 (neutrally stable)",
+    regime=several_low,
+    study=STUDY,
+    expected=lambda study: _stability_expected(study),
+)
 def neutrally_stable(study) -> Measurement:
     """At finite eta the symmetric critical point is neutrally stable for the linearised flow."""
     system = system_of(study)
@@ -143,8 +148,12 @@ def neutrally_stable(study) -> Measurement:
     other = _top_within(known, symmetric.symmetric_state(known, sharpness, scale))
     eta = z[4] * z[5]
     return refuted(
-        printed=at_most(_top_within(system, z), 1e-12, control=other,
-                        note=f"top growth rate within rank one at eta = {eta:.3g}"),
+        printed=at_most(
+            _top_within(system, z),
+            1e-12,
+            control=other,
+            note=f"top growth rate within rank one at eta = {eta:.3g}",
+        ),
         correction=Correction(
             printed="neutrally stable: J_0 is negative semidefinite",
             corrected="a strict saddle at every finite eta, with d - 2 modes, where P21 (1-P21)"
@@ -153,7 +162,7 @@ def neutrally_stable(study) -> Measurement:
             counterexample="pi = (0.75, 0.125, 0.125), lam = 0.8: the lower tokens part",
             snippet=STRICT_SADDLE,
         ),
-    )  # fmt: skip
+    )
 
 
 def _stability_expected(study) -> str:
@@ -181,8 +190,13 @@ def regime_map(study) -> Measurement:
     return fact(agree(margin), control=agree(other), sentence=words)
 
 
-@claim("ours: rate of the split of equal tokens", part="constant", regime=several_low,
-       expected=inside(several_low), study=STUDY)  # fmt: skip
+@claim(
+    "ours: rate of the split of equal tokens",
+    part="constant",
+    regime=several_low,
+    expected=inside(several_low),
+    study=STUDY,
+)
 def split_rate(study) -> Measurement:
     """The top growth rate of the whole flow at a symmetric point is that of a 2 x 2 Hessian."""
     system = system_of(study)
@@ -193,13 +207,20 @@ def split_rate(study) -> Measurement:
         predicted.append(max(float(symmetric.antisymmetric_rate(system, z)), 0.0))
         H = symmetric.antisymmetric_hessian(system, z)
         wrong.append(-np.linalg.eigvalsh(H * [[0, 1], [1, 1]])[0])
-    return equal(predicted, measured, rtol=1e-9, atol=1e-13, control=wrong,
-                 note=f"all {2 * DIM * (system.tokens + DIM)} parameters at width {DIM}; control:"
-                 " without the embedding's own entry")  # fmt: skip
+    return equal(
+        predicted,
+        measured,
+        rtol=1e-9,
+        atol=1e-13,
+        control=wrong,
+        note=f"all {2 * DIM * (system.tokens + DIM)} parameters at width {DIM}; control:"
+        " without the embedding's own entry",
+    )
 
 
-@claim("ours: equal tokens part within rank one", regime=breaks, expected=inside(breaks),
-       study=STUDY)  # fmt: skip
+@claim(
+    "ours: equal tokens part within rank one", regime=breaks, expected=inside(breaks), study=STUDY
+)
 def equal_tokens_part(study) -> Measurement:
     """With exactly symmetric data a small difference of two lower tokens grows, within rank one."""
     system = system_of(study)
@@ -211,17 +232,30 @@ def equal_tokens_part(study) -> Measurement:
     apart[[1, 2]], apart[[d + 1, d + 2]] = np.array([x, -x]), np.array([y, -y])
     until = 3 / rate
     found = solve_ivp(
-        lambda t, s: rank_one.velocity(s, system.chain), (0, until), system.lift(z) + size * apart,
-        method="LSODA", rtol=1e-10, atol=1e-13,
+        lambda t, s: rank_one.velocity(s, system.chain),
+        (0, until),
+        system.lift(z) + size * apart,
+        method="LSODA",
+        rtol=1e-10,
+        atol=1e-13,
         jac=lambda t, s: rank_one.jacobian(s, system.chain),
-    ).y[:, -1]  # fmt: skip
+    ).y[:, -1]
     measured = np.log((found - system.lift(z)) @ apart / (size * apart @ apart)) / until
-    return equal(rate, measured, rtol=1e-3, control=1.01 * rate,
-                 note=f"over {until:.4g} units of time, e^3 in size")  # fmt: skip
+    return equal(
+        rate,
+        measured,
+        rtol=1e-3,
+        control=1.01 * rate,
+        note=f"over {until:.4g} units of time, e^3 in size",
+    )
 
 
-@claim("ours: the split dies as eta grows", regime=breaks_at_first, study=STUDY,
-       expected=inside(breaks_at_first))  # fmt: skip
+@claim(
+    "ours: the split dies as eta grows",
+    regime=breaks_at_first,
+    study=STUDY,
+    expected=inside(breaks_at_first),
+)
 def split_dies(study) -> Measurement:
     """On the leaf of small starts the rate of the split falls to 0 as eta grows: Prop. 3.8 is the
     limit."""
@@ -232,13 +266,12 @@ def split_dies(study) -> Measurement:
     rates = [
         float(symmetric.antisymmetric_rate(system, symmetric.balanced_state(system, e)))
         for e in etas
-    ]  # fmt: skip
+    ]
     shown = ", ".join(f"{r:.3g} at {e:.3g}" for r, e in zip(rates, etas, strict=True))
     return at_most(rates[-1] / rates[1], 1e-6, control=rates[0] / rates[1], note=f"rates {shown}")
 
 
-@claim("ours: focus ends at a finite eta", regime=resolved, expected=inside(resolved),
-       study=STUDY)  # fmt: skip
+@claim("ours: focus ends at a finite eta", regime=resolved, expected=inside(resolved), study=STUDY)
 def focus_ends(study) -> Measurement:
     """From the unigram point the two-group flow stops on the family r1 = r2 = 0 at a finite eta."""
     system = system_of(study)
@@ -249,21 +282,35 @@ def focus_ends(study) -> Measurement:
     eta = float(end.z[-2] * end.z[-1])
     at = lambda e: system.lift(symmetric.balanced_state(system, e))  # noqa: E731
     return every(
-        loss=equal(symmetric.two_group_loss(system), end.loss, rtol=1e-9,
-                   control=system.chain.floor if system.tokens > 2 else 1.01 * end.loss),
+        loss=equal(
+            symmetric.two_group_loss(system),
+            end.loss,
+            rtol=1e-9,
+            control=system.chain.floor if system.tokens > 2 else 1.01 * end.loss,
+        ),
         point=equal(at(eta), end.z, rtol=1e-5, control=at(1.01 * eta), note=f"eta = {eta:.6g}"),
-    )  # fmt: skip
+    )
 
 
-@claim("ours: saddles of symmetric data", part="constant", regime=resolved,
-       expected=inside(resolved), study=STUDY)  # fmt: skip
+@claim(
+    "ours: saddles of symmetric data",
+    part="constant",
+    regime=resolved,
+    expected=inside(resolved),
+    study=STUDY,
+)
 def saddles_of_symmetric_data(study) -> Measurement:
     """On the two-group law the saddles visited are critical, each left at its predicted rate."""
     return _saddles(system_of(study).chain)
 
 
-@claim("ours: saddles of the rank-one phase", part="constant", regime=off_uniform,
-       expected=inside(off_uniform), study=STUDY)  # fmt: skip
+@claim(
+    "ours: saddles of the rank-one phase",
+    part="constant",
+    regime=off_uniform,
+    expected=inside(off_uniform),
+    study=STUDY,
+)
 def saddles_of_any_law(study) -> Measurement:
     """From (pi, lam) alone: the saddles visited at rank one are critical, left at their rates."""
     return _saddles(study.chain)

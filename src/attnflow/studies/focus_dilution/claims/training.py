@@ -87,9 +87,14 @@ def appendix_e(chain: MarkovChain) -> Training:
     flow = context_flow(sample)
     start = OneLayerAttention.gaussian(chain.tokens, DIM, 1 / DIM, 0)
     run = descend(
-        flow, start, until=STEPS * RATE, optimiser=Adam(RATE), save=Linear(STEPS // EVERY + 1),
-        keep_states=True, progress=False,
-    )  # fmt: skip
+        flow,
+        start,
+        until=STEPS * RATE,
+        optimiser=Adam(RATE),
+        save=Linear(STEPS // EVERY + 1),
+        keep_states=True,
+        progress=False,
+    )
     layout = flow.bind(start).layout
     states = [layout.numpy(y) for y in run.trajectory["state"].values]
     rows = {name: [] for name in ("proxy", "seen", "groups", "norms", "off", "same")}
@@ -129,8 +134,13 @@ def _leading(w: np.ndarray) -> tuple[float, float, float]:
     return float(top[0]), float(top[1]), float(np.trace(gram) / values[0])
 
 
-@claim("App E (compression)", part="experiment", regime=paper_law, expected=inside(paper_law),
-       study=STUDY)  # fmt: skip
+@claim(
+    "App E (compression)",
+    part="experiment",
+    regime=paper_law,
+    expected=inside(paper_law),
+    study=STUDY,
+)
 def the_sample_is_small(study) -> Measurement:
     """The label depends on the context only through its last token; the model sees its counts, so
     100,000 sequences are fewer than 5,000 rows with the same loss."""
@@ -168,36 +178,56 @@ def entropy_of_attention(study) -> Measurement:
     p = np.maximum(run.proxy, 1e-300)
     entropy = -(p * np.log(p)).sum(axis=2)
     early, late = run.at(80), run.focus
-    return at_most(entropy[late] / entropy[0], 0.5, control=entropy[early] / entropy[0],
-                   note=f"step {run.steps[late]} over the start; the control is step "
-                   f"{run.steps[early]}")  # fmt: skip
+    return at_most(
+        entropy[late] / entropy[0],
+        0.5,
+        control=entropy[early] / entropy[0],
+        note=f"step {run.steps[late]} over the start; the control is step {run.steps[early]}",
+    )
 
 
-@claim("Sec 4.1 (stage I, outer layers)", part="experiment", regime=paper_law, study=STUDY,
-       expected=inside(paper_law))  # fmt: skip
+@claim(
+    "Sec 4.1 (stage I, outer layers)",
+    part="experiment",
+    regime=paper_law,
+    study=STUDY,
+    expected=inside(paper_law),
+)
 def outer_layers_condense(study) -> Measurement:
     """Fig. 2(A), (B1): W0 and W1 fall from full rank to rank one, all tokens in one direction."""
     run = appendix_e(study.chain)
     at = run.at(120)
     return every(
-        ranks=at_most([run.stable["W0"][at], run.stable["W1"][at]], 1.15,
-                      control=[run.stable["W0"][0], run.stable["W1"][0]]),
+        ranks=at_most(
+            [run.stable["W0"][at], run.stable["W1"][at]],
+            1.15,
+            control=[run.stable["W0"][0], run.stable["W1"][0]],
+        ),
         tokens=at_least(run.same[at], 0.85, control=run.same[0]),
-    )  # fmt: skip
+    )
 
 
-@claim("Sec 4.1 (stage I, attention)", part="experiment", regime=paper_law, study=STUDY,
-       expected=inside(paper_law, "fails"))  # fmt: skip
+@claim(
+    "Sec 4.1 (stage I, attention)",
+    part="experiment",
+    regime=paper_law,
+    study=STUDY,
+    expected=inside(paper_law, "fails"),
+)
 def attention_does_not_wait(study) -> Measurement:
     """While the outer layers condense, WQ and WK keep the high rank of their start."""
     run = appendix_e(study.chain)
     at = run.at(120)
     kept = run.stable["WQ"][at] / run.stable["WQ"][0]
     return refuted(
-        printed=at_least(kept, 0.5, control=run.stable["WQ"][run.at(20)] / run.stable["WQ"][0],
-                         note=f"stable rank of WQ {run.stable['WQ'][0]:.0f} at the start, "
-                         f"{run.stable['WQ'][at]:.1f} at step {run.steps[at]}, where that of W0 is "
-                         f"{run.stable['W0'][at]:.2f}"),
+        printed=at_least(
+            kept,
+            0.5,
+            control=run.stable["WQ"][run.at(20)] / run.stable["WQ"][0],
+            note=f"stable rank of WQ {run.stable['WQ'][0]:.0f} at the start, "
+            f"{run.stable['WQ'][at]:.1f} at step {run.steps[at]}, where that of W0 is "
+            f"{run.stable['W0'][at]:.2f}",
+        ),
         correction=Correction(
             printed="W_Q, W_K maintain the high-rank nature of their initialization (stage I)",
             corrected=None,
@@ -217,11 +247,16 @@ def attention_does_not_wait(study) -> Measurement:
                 assert s[1] / s[0] < 0.2
             """,
         ),
-    )  # fmt: skip
+    )
 
 
-@claim("Sec 4.1 (stage II)", part="experiment", regime=paper_law, expected=inside(paper_law),
-       study=STUDY)  # fmt: skip
+@claim(
+    "Sec 4.1 (stage II)",
+    part="experiment",
+    regime=paper_law,
+    expected=inside(paper_law),
+    study=STUDY,
+)
 def attention_focuses(study) -> Measurement:
     """Fig. 2(C): all queries raise their attention to token 0 together, and the loss falls."""
     run = appendix_e(study.chain)
@@ -231,14 +266,23 @@ def attention_focuses(study) -> Measurement:
     return every(
         proxy=at_least(gain, 0.15, control=run.proxy[early, :, 0] - run.proxy[0, :, 0]),
         data=at_least(data, 0.1, control=run.seen[early, :, 0] - run.seen[0, :, 0]),
-        loss=at_most(run.loss[late] - run.loss[early], -0.05, control=run.loss[0] - run.loss[early],
-                     note=f"highest at step {run.steps[late]}, on average "
-                     f"{run.proxy[late, 1:, 0].mean():.3f}"),
-    )  # fmt: skip
+        loss=at_most(
+            run.loss[late] - run.loss[early],
+            -0.05,
+            control=run.loss[0] - run.loss[early],
+            note=f"highest at step {run.steps[late]}, on average "
+            f"{run.proxy[late, 1:, 0].mean():.3f}",
+        ),
+    )
 
 
-@claim("Fig 2C (steps 350 to 550)", part="experiment", regime=paper_law, study=STUDY,
-       expected=inside(paper_law, "fails"))  # fmt: skip
+@claim(
+    "Fig 2C (steps 350 to 550)",
+    part="experiment",
+    regime=paper_law,
+    study=STUDY,
+    expected=inside(paper_law, "fails"),
+)
 def when_attention_grows(study) -> Measurement:
     """Between steps 350 and 550 attention to the first token grows, and it dilutes afterwards."""
     run = appendix_e(study.chain)
@@ -246,9 +290,13 @@ def when_attention_grows(study) -> Measurement:
     turned = np.flatnonzero(run.off[run.focus :, 1] > 3 * run.off[run.focus, 1])
     later = float(run.steps[run.focus + int(turned[0])]) if len(turned) else 0.0
     return refuted(
-        printed=at_least(step, 350.0, control=later,
-                         note=f"the highest attention is at step {step:.0f}, it is below a half at "
-                         f"step {run.steps[run.diluted]}; the control is the new direction"),
+        printed=at_least(
+            step,
+            350.0,
+            control=later,
+            note=f"the highest attention is at step {step:.0f}, it is below a half at "
+            f"step {run.steps[run.diluted]}; the control is the new direction",
+        ),
         correction=Correction(
             printed="between steps 350 and 550 the attention given to the first token increases",
             corrected=None,
@@ -262,11 +310,16 @@ def when_attention_grows(study) -> Measurement:
                 assert 10 / 256 / 1.5e-4 < 350
             """,
         ),
-    )  # fmt: skip
+    )
 
 
-@claim("Sec 4.1 (stage III)", part="experiment", regime=paper_law, expected=inside(paper_law),
-       study=STUDY)  # fmt: skip
+@claim(
+    "Sec 4.1 (stage III)",
+    part="experiment",
+    regime=paper_law,
+    expected=inside(paper_law),
+    study=STUDY,
+)
 def attention_dilutes(study) -> Measurement:
     """Fig. 2(B2), (C), (D2): rarer tokens turn away from token 0 and their embeddings retract;
     token 0 attends to itself and keeps growing."""
@@ -278,21 +331,32 @@ def attention_dilutes(study) -> Measurement:
         away=at_most(run.proxy[after, 1:, 0], 0.2, control=run.proxy[focus, 1:, 0]),
         itself=at_least(run.proxy[after, 0, 0], 0.99, control=run.proxy[after, 1:, 0].max()),
         retract=at_most(lowest[1:] / highest[1:], 0.75, control=run.norms[after, 0] / highest[0]),
-        leader=positive(run.norms[after, 0] - run.norms[focus, 0],
-                        control=run.norms[after, -1] - run.norms[focus, -1]),
-    )  # fmt: skip
+        leader=positive(
+            run.norms[after, 0] - run.norms[focus, 0],
+            control=run.norms[after, -1] - run.norms[focus, -1],
+        ),
+    )
 
 
-@claim("Sec 4.1 (stage III, rank one)", part="experiment", regime=paper_law, study=STUDY,
-       expected=inside(paper_law, "fails"))  # fmt: skip
+@claim(
+    "Sec 4.1 (stage III, rank one)",
+    part="experiment",
+    regime=paper_law,
+    study=STUDY,
+    expected=inside(paper_law, "fails"),
+)
 def not_confined_to_rank_one(study) -> Measurement:
     """In stage III the parameters stay on the rank-one manifold."""
     run = appendix_e(study.chain)
     ratio = run.singular["W0"][:, 1] / run.singular["W0"][:, 0]
     at = run.diluted
     return refuted(
-        printed=at_most(ratio[at], 0.15, control=ratio[run.at(130)],
-                        note=f"second over first singular value of W0 at step {run.steps[at]}"),
+        printed=at_most(
+            ratio[at],
+            0.15,
+            control=ratio[run.at(130)],
+            note=f"second over first singular value of W0 at step {run.steps[at]}",
+        ),
         correction=Correction(
             printed="the training dynamics are strictly constrained within the low-rank manifold",
             corrected=None,
@@ -311,26 +375,39 @@ def not_confined_to_rank_one(study) -> Measurement:
                 assert second(np.sign(noisy)) > 5 * second(noisy)
             """,
         ),
-    )  # fmt: skip
+    )
 
 
-@claim("Sec 4.1 (stage IV)", part="experiment", regime=paper_law, expected=inside(paper_law),
-       study=STUDY)  # fmt: skip
+@claim(
+    "Sec 4.1 (stage IV)",
+    part="experiment",
+    regime=paper_law,
+    expected=inside(paper_law),
+    study=STUDY,
+)
 def a_new_direction(study) -> Measurement:
     """Fig. 2(B3), (D3): after dilution the embeddings leave the direction of token 0."""
     run = appendix_e(study.chain)
     share = run.off[:, 1] / run.norms[:, 1]
     return every(
-        leaves=at_least(run.off[-1, 1], 3 * run.off[run.focus, 1],
-                        control=run.off[run.focus, 1],
-                        note=f"token 1 off token 0's direction: {run.off[run.focus, 1]:.2f} at the "
-                        f"focus, {run.off[-1, 1]:.2f} at step {run.steps[-1]}"),
+        leaves=at_least(
+            run.off[-1, 1],
+            3 * run.off[run.focus, 1],
+            control=run.off[run.focus, 1],
+            note=f"token 1 off token 0's direction: {run.off[run.focus, 1]:.2f} at the "
+            f"focus, {run.off[-1, 1]:.2f} at step {run.steps[-1]}",
+        ),
         share=at_least(share[-1], 0.9, control=share[run.focus]),
-    )  # fmt: skip
+    )
 
 
-@claim("Sec 4.1 (after stage IV)", part="experiment", regime=paper_law, study=STUDY,
-       expected=inside(paper_law))  # fmt: skip
+@claim(
+    "Sec 4.1 (after stage IV)",
+    part="experiment",
+    regime=paper_law,
+    study=STUDY,
+    expected=inside(paper_law),
+)
 def the_pattern_repeats(study) -> Measurement:
     """Fig. 2(D): while token 1 is learned, the rarest token retracts once more and grows again."""
     run = appendix_e(study.chain)
@@ -338,15 +415,21 @@ def the_pattern_repeats(study) -> Measurement:
     dip = int(np.argmin(last))
     first = run.norms[run.diluted :, 1]
     return every(
-        retracts=at_most(last[dip] / last[: dip + 1].max(), 0.8,
-                         control=first[dip] / first[: dip + 1].max()),
+        retracts=at_most(
+            last[dip] / last[: dip + 1].max(), 0.8, control=first[dip] / first[: dip + 1].max()
+        ),
         regrows=at_least(last[-1] / last[dip], 1.3, control=last[dip] / last[0]),
         learned=positive(first[-1] - first[0], control=last[dip] - last[0]),
-    )  # fmt: skip
+    )
 
 
-@claim("ours: rare groups get worse during focus", part="experiment", regime=paper_law,
-       expected=inside(paper_law), study=STUDY)  # fmt: skip
+@claim(
+    "ours: rare groups get worse during focus",
+    part="experiment",
+    regime=paper_law,
+    expected=inside(paper_law),
+    study=STUDY,
+)
 def rare_groups_get_worse(study) -> Measurement:
     """During focus the losses of the groups S_k of rarer tokens rise above log d, while that of
     S_0 falls."""
@@ -355,9 +438,10 @@ def rare_groups_get_worse(study) -> Measurement:
     start = run.groups[0]
     return every(
         rare=at_least(worst[2:] - start[2:], 0.1, control=worst[0] - start[0]),
-        leader=negative(run.groups[run.focus, 0] - start[0],
-                        control=run.groups[run.focus, -1] - start[-1]),
-    )  # fmt: skip
+        leader=negative(
+            run.groups[run.focus, 0] - start[0], control=run.groups[run.focus, -1] - start[-1]
+        ),
+    )
 
 
 def long_training(study) -> Regime:
@@ -368,8 +452,13 @@ def long_training(study) -> Regime:
     return Regime(enough, "a full-batch Adam run on a sample of at least 4,500 steps")
 
 
-@claim("App E (final loss)", part="experiment", regime=long_training, study=STUDY,
-       expected=inside(long_training))  # fmt: skip
+@claim(
+    "App E (final loss)",
+    part="experiment",
+    regime=long_training,
+    study=STUDY,
+    expected=inside(long_training),
+)
 def ends_at_the_bigram_entropy(study) -> Measurement:
     """Training ends at the bigram entropy of its own sample, not at that of the population."""
     from attnflow.studies.focus_dilution import data
@@ -377,5 +466,11 @@ def ends_at_the_bigram_entropy(study) -> Measurement:
     table = data.training(study.config)
     assert table is not None
     end = float(study.solution.trajectory["loss"].values[-1])
-    return equal(table.bigram_entropy, end, rtol=0.0, atol=1e-4, control=study.chain.floor,
-                 note="the control is the entropy rate of the population")  # fmt: skip
+    return equal(
+        table.bigram_entropy,
+        end,
+        rtol=0.0,
+        atol=1e-4,
+        control=study.chain.floor,
+        note="the control is the entropy rate of the population",
+    )

@@ -59,20 +59,28 @@ def _ray_point(chain: MarkovChain, k2: float) -> tuple[float, float]:
     return speed, float(np.abs(one_layer.prediction(theta, pi) - pi).max())
 
 
-@claim("Prop 3.4 (eq 14)", part="constant", regime=two_groups, expected=inside(two_groups),
-       study=STUDY)  # fmt: skip
+@claim(
+    "Prop 3.4 (eq 14)", part="constant", regime=two_groups, expected=inside(two_groups), study=STUDY
+)
 def attention_growth_rate(study) -> Measurement:
     """At the second critical point attention grows at c = lam kappa1^4 |pi|_Var^4/(|v||pi|^3)."""
     chain = theory.two_group(study.chain)
     stays = 0.9 * (chain.lam or 0.8)
     return equal(
-        theory.printed_focus_rate(chain), _attention_rate(chain), rtol=1e-10,
+        theory.printed_focus_rate(chain),
+        _attention_rate(chain),
+        rtol=1e-10,
         control=theory.printed_focus_rate(MarkovChain(chain.pi.tolist(), stays)),
-    )  # fmt: skip
+    )
 
 
-@claim("ours: focus rate of any law", part="constant", regime=nonuniform, study=STUDY,
-       expected=inside(nonuniform))  # fmt: skip
+@claim(
+    "ours: focus rate of any law",
+    part="constant",
+    regime=nonuniform,
+    study=STUDY,
+    expected=inside(nonuniform),
+)
 def general_growth_rate(study) -> Measurement:
     """For any chain the unigram point is critical and attention grows there at rate -g^T GP g."""
     chain = study.chain
@@ -85,10 +93,12 @@ def general_growth_rate(study) -> Measurement:
         critical=at_most(speed, 1e-13, control=float(np.abs(off.W1).max())),
         loss=equal(chain.unigram_entropy, flow.loss(point), rtol=1e-12, control=chain.floor),
         rate=equal(
-            theory.focus_rate(chain), _attention_rate(chain), rtol=1e-10,
+            theory.focus_rate(chain),
+            _attention_rate(chain),
+            rtol=1e-10,
             control=1.001 * theory.focus_rate(chain),
         ),
-    )  # fmt: skip
+    )
 
 
 def _attention_rate(chain: MarkovChain) -> float:
@@ -97,27 +107,41 @@ def _attention_rate(chain: MarkovChain) -> float:
     return float(np.linalg.eigvalsh(J[outer:, outer:])[-1])
 
 
-@claim("ours: printed ray beyond two groups", part="hypothesis", regime=distinct,
-       expected=inside(distinct), study=STUDY)  # fmt: skip
+@claim(
+    "ours: printed ray beyond two groups",
+    part="hypothesis",
+    regime=distinct,
+    expected=inside(distinct),
+    study=STUDY,
+)
 def no_point_on_the_ray(study) -> Measurement:
     """Beyond two groups the ray of eq. (12) holds no critical point: its speed stays above zero."""
     chain = study.chain
 
     def least(c: MarkovChain) -> float:
         found = minimize_scalar(
-            lambda k2: _ray_point(c, k2)[0], bounds=(0.05, 20), method="bounded",
+            lambda k2: _ray_point(c, k2)[0],
+            bounds=(0.05, 20),
+            method="bounded",
             options={"xatol": 1e-10},
-        )  # fmt: skip
+        )
         return float(found.fun)  # type: ignore[union-attr]
 
     return at_least(
-        least(chain), 1e-3, control=least(theory.two_group(chain)),
+        least(chain),
+        1e-3,
+        control=least(theory.two_group(chain)),
         note="largest entry of W0', W1' minimised over kappa1^2 in [0.05, 20]",
-    )  # fmt: skip
+    )
 
 
-@claim("Prop 3.3 (hypothesis)", part="hypothesis", regime=two_groups,
-       expected=inside(two_groups, "holds-corrected"), study=STUDY)  # fmt: skip
+@claim(
+    "Prop 3.3 (hypothesis)",
+    part="hypothesis",
+    regime=two_groups,
+    expected=inside(two_groups, "holds-corrected"),
+    study=STUDY,
+)
 def the_law_of_the_ray(study) -> Measurement:
     """The law has one frequent token and equal rare ones: pi_d = ... = pi_2 < pi_1."""
     chain = theory.two_group(study.chain)
@@ -141,8 +165,13 @@ def the_law_of_the_ray(study) -> Measurement:
     )
 
 
-@claim("eq 60", part="proof-step", regime=two_groups, study=STUDY,
-       expected=inside(two_groups, "holds-corrected"))  # fmt: skip
+@claim(
+    "eq 60",
+    part="proof-step",
+    regime=two_groups,
+    study=STUDY,
+    expected=inside(two_groups, "holds-corrected"),
+)
 def prediction_on_the_ray(study) -> Measurement:
     """On the ray every prediction is softmax(kappa^2 |pi| (pi - 1/d) / |pi - 1/d|)."""
     chain = theory.two_group(study.chain)
@@ -171,8 +200,13 @@ def prediction_on_the_ray(study) -> Measurement:
     )
 
 
-@claim("Prop 3.3 (kappa1)", part="constant", regime=two_groups, expected=inside(two_groups),
-       study=STUDY)  # fmt: skip
+@claim(
+    "Prop 3.3 (kappa1)",
+    part="constant",
+    regime=two_groups,
+    expected=inside(two_groups),
+    study=STUDY,
+)
 def ray_constant(study) -> Measurement:
     """kappa1^2 = sqrt((d-1)/d) ln(pi1/pi2) / |pi|: where the speed on the ray vanishes."""
     chain = theory.two_group(study.chain)
@@ -182,8 +216,9 @@ def ray_constant(study) -> Measurement:
         return float(one_layer.prediction(_ray(chain, k2), pi)[0, 0] - pi[0])
 
     found: Any = brentq(excess, 1e-6, 200.0, xtol=1e-14)
-    return equal(theory.ray_constant(chain), found, rtol=1e-12,
-                 control=1.01 * theory.ray_constant(chain))  # fmt: skip
+    return equal(
+        theory.ray_constant(chain), found, rtol=1e-12, control=1.01 * theory.ray_constant(chain)
+    )
 
 
 @claim("Prop 3.4 (eq 13)", regime=nonuniform, expected=inside(nonuniform), study=STUDY)
@@ -191,16 +226,18 @@ def block_form(study) -> Measurement:
     """At the second critical point (W0, W1) and (WQ, WK) decouple."""
     J, outer = at_unigram(study.chain)
     elsewhere = jacobian(random_points(study)[0], study.chain)
-    return at_most(np.abs(J[:outer, outer:]).max(), 1e-14,
-                   control=np.abs(elsewhere[:outer, outer:]).max())  # fmt: skip
+    return at_most(
+        np.abs(J[:outer, outer:]).max(), 1e-14, control=np.abs(elsewhere[:outer, outer:]).max()
+    )
 
 
 @claim("Prop 3.4 (J_out)", regime=nonuniform, expected=inside(nonuniform), study=STUDY)
 def outer_block_contracts(study) -> Measurement:
     """J_out is negative semidefinite."""
     J, outer = at_unigram(study.chain)
-    return at_most(np.linalg.eigvalsh(J[:outer, :outer]).max(), 1e-13,
-                   control=np.linalg.eigvalsh(J).max())  # fmt: skip
+    return at_most(
+        np.linalg.eigvalsh(J[:outer, :outer]).max(), 1e-13, control=np.linalg.eigvalsh(J).max()
+    )
 
 
 @claim("Prop 3.4 (J_att)", regime=nonuniform, expected=inside(nonuniform, "fails"), study=STUDY)
@@ -209,8 +246,13 @@ def attention_block_is_indefinite(study) -> Measurement:
     J, outer = at_unigram(study.chain)
     rates = np.linalg.eigvalsh(J[outer:, outer:])
     return refuted(
-        printed=at_least(rates.min(), 0.0, slack=1e-12, control=rates.max(),
-                         note=f"eigenvalues -c, 0, +c with c = {rates.max():.6g}"),
+        printed=at_least(
+            rates.min(),
+            0.0,
+            slack=1e-12,
+            control=rates.max(),
+            note=f"eigenvalues -c, 0, +c with c = {rates.max():.6g}",
+        ),
         correction=Correction(
             printed="J_att is positive semi-definite",
             corrected=None,
@@ -227,11 +269,12 @@ def attention_block_is_indefinite(study) -> Measurement:
                 assert np.isclose(rates[0], -c) and np.isclose(rates[-1], c)
             """,
         ),
-    )  # fmt: skip
+    )
 
 
-@claim("Prop 3.4 (unique mode)", regime=grows, study=STUDY,
-       expected=inside(grows, "holds-corrected"))  # fmt: skip
+@claim(
+    "Prop 3.4 (unique mode)", regime=grows, study=STUDY, expected=inside(grows, "holds-corrected")
+)
 def unstable_modes(study) -> Measurement:
     """The unstable mode is unique up to its right factor: a x^T for every x, m modes in all."""
     J, _ = at_unigram(study.chain)
@@ -270,8 +313,13 @@ def attention_system(study) -> Measurement:
     return equal(system(1.0), J[outer:, outer:], rtol=1e-12, atol=1e-15, control=system(-1.0))
 
 
-@claim("eq 71", part="proof-step", regime=nonuniform, study=STUDY,
-       expected=inside(nonuniform, "holds-corrected"))  # fmt: skip
+@claim(
+    "eq 71",
+    part="proof-step",
+    regime=nonuniform,
+    study=STUDY,
+    expected=inside(nonuniform, "holds-corrected"),
+)
 def outer_system(study) -> Measurement:
     """Delta W0' = -d(GM) W1^T and Delta W1' = -W0^T d(GM), with d(GM) = pi pi^T dM Var(pi)."""
     chain = study.chain
@@ -333,9 +381,12 @@ def attention_system_by_gradients(study) -> Measurement:
     point, move = theory.unigram_point(chain, DIM), OneLayerAttention.gaussian(2, DIM, 1.0, 6)
     _, GP = autodiff_gradients(point, chain)
     W0 = np.asarray(point.W0)
-    system = lambda G: np.concatenate([  # noqa: E731
-        np.ravel(-W0.T @ G @ W0 @ move.WK), np.ravel(-W0.T @ G.T @ W0 @ move.WQ)
-    ])  # fmt: skip
+
+    def system(G: np.ndarray) -> np.ndarray:
+        return np.concatenate(
+            [np.ravel(-W0.T @ G @ W0 @ move.WK), np.ravel(-W0.T @ G.T @ W0 @ move.WQ)]
+        )
+
     measured = J[outer:, outer:] @ np.concatenate([np.ravel(move.WQ), np.ravel(move.WK)])
     return equal(system(GP), measured, rtol=1e-11, atol=1e-15, control=system(-GP))
 
@@ -348,24 +399,30 @@ def contraction_matrix(study) -> Measurement:
     A = -theory.contraction(study.chain)
     return every(
         block=equal(-A, J[np.ix_(along, along)], rtol=1e-12, atol=1e-15, control=-1.01 * A),
-        sign=at_least(np.linalg.eigvalsh(A).min(), 0.0, slack=1e-14,
-                      control=-np.linalg.eigvalsh(A).max()),
-    )  # fmt: skip
+        sign=at_least(
+            np.linalg.eigvalsh(A).min(), 0.0, slack=1e-14, control=-np.linalg.eigvalsh(A).max()
+        ),
+    )
 
 
-@claim("eq 74 (normal directions)", part="proof-step", regime=nonuniform,
-       expected=inside(nonuniform), study=STUDY)  # fmt: skip
+@claim(
+    "eq 74 (normal directions)",
+    part="proof-step",
+    regime=nonuniform,
+    expected=inside(nonuniform),
+    study=STUDY,
+)
 def normal_directions_are_degenerate(study) -> Measurement:
     """In every direction perpendicular to a the linearisation of (W0, W1) vanishes."""
     J, outer = at_unigram(study.chain)
     across, _ = sector(study.chain, 1)
     along, _ = sector(study.chain, 0)
-    return at_most(np.abs(J[across, :outer]).max(), 1e-14,
-                   control=np.abs(J[along, :outer]).max())  # fmt: skip
+    return at_most(np.abs(J[across, :outer]).max(), 1e-14, control=np.abs(J[along, :outer]).max())
 
 
-@claim("Prop 3.4 (eq 79)", part="constant", regime=two_groups, expected=inside(two_groups),
-       study=STUDY)  # fmt: skip
+@claim(
+    "Prop 3.4 (eq 79)", part="constant", regime=two_groups, expected=inside(two_groups), study=STUDY
+)
 def two_forms_of_the_rate(study) -> Measurement:
     """c_1 of eq. (79) and c of eq. (14) are one number."""
     chain = theory.two_group(study.chain)

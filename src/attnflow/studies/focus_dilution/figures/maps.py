@@ -50,9 +50,15 @@ def instability(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> 
     figure, axes = draw.new(height=4.4)
     # light and dark, so that it is read in grey too
     axes.imshow(
-        found["unstable"].values.T.astype(float), origin="lower", extent=(1 / d, 1, 0, 1),
-        cmap="Blues", vmin=-0.25, vmax=1.6, aspect="auto", interpolation="nearest",
-    )  # fmt: skip
+        found["unstable"].values.T.astype(float),
+        origin="lower",
+        extent=(1 / d, 1, 0, 1),
+        cmap="Blues",
+        vmin=-0.25,
+        vmax=1.6,
+        aspect="auto",
+        interpolation="nearest",
+    )
     axes.contour(pi1, stay, found["margin"].values.T, levels=[0.0], colors="black", linewidths=1.2)
     edge = 1 - 1 / (d * pi1)
     axes.plot(pi1, edge, ":", color="black", lw=1.4, label="(1 − λ) π₁ = 1/d")
@@ -94,8 +100,9 @@ def cleanliness(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> 
     eps = np.geomspace(1e-8, max(1.0, config.scale), CELLS)
     dim = np.geomspace(2, max(1024, config.dim), CELLS)
     speed = constant * (eps[None, :] * np.sqrt(dim)[:, None]) ** power
-    image = axes.pcolormesh(eps, dim, np.log10(speed), cmap="cividis", shading="nearest",
-                            rasterized=True)  # fmt: skip
+    image = axes.pcolormesh(
+        eps, dim, np.log10(speed), cmap="cividis", shading="nearest", rasterized=True
+    )
     axes.set_xscale("log")
     axes.set_yscale("log", base=2)
     draw.plain_log_ticks(axes.xaxis)
@@ -138,8 +145,15 @@ def length(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> Figur
     lam, config = float(study.chain.lam or 0.5), study.config
     figure, (top, low) = draw.new(2, 1, height=6.2)
     s, stay = np.geomspace(1, 1000, CELLS), _centres(0.0, 1.0)
-    image = top.pcolormesh(s, stay, lean(s[None, :], stay[:, None]), cmap="cividis",
-                           norm=LogNorm(1e-3, 1), shading="nearest", rasterized=True)  # fmt: skip
+    image = top.pcolormesh(
+        s,
+        stay,
+        lean(s[None, :], stay[:, None]),
+        cmap="cividis",
+        norm=LogNorm(1e-3, 1),
+        shading="nearest",
+        rasterized=True,
+    )
     top.set_xscale("log")
     draw.plain_log_ticks(top.xaxis)
     rho = theory.context_bias(study.chain, config.context)
@@ -161,8 +175,16 @@ def length(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> Figur
     low.set_xlabel("length of the context s (tokens)")
     low.set_ylabel("bias of ∂L/∂M (relative)")
     draw.title(figure, "Bias of finite contexts")
-    low.plot([], [], ls="none", marker="*", ms=12, markerfacecolor="white",
-             markeredgecolor="black", label=str(top.get_lines()[-1].get_label()))  # fmt: skip
+    low.plot(
+        [],
+        [],
+        ls="none",
+        marker="*",
+        ms=12,
+        markerfacecolor="white",
+        markeredgecolor="black",
+        label=str(top.get_lines()[-1].get_label()),
+    )
     draw.legend(figure, low)
     return figure
 
@@ -193,5 +215,15 @@ def _centres(low: float, high: float) -> np.ndarray:
 
 def _mark(axes: Axes, x: float, y: float, label: str) -> None:
     """Where this run lies."""
-    axes.plot([x], [y], ls="none", marker="*", ms=14, markerfacecolor="white",
-              markeredgecolor="black", zorder=6, clip_on=False, label=label)  # fmt: skip
+    axes.plot(
+        [x],
+        [y],
+        ls="none",
+        marker="*",
+        ms=14,
+        markerfacecolor="white",
+        markeredgecolor="black",
+        zorder=6,
+        clip_on=False,
+        label=label,
+    )

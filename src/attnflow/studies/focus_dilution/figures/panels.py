@@ -52,8 +52,16 @@ def setting(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> Figu
     left = np.zeros(len(shown))
     for j, look in enumerate(looks):
         wide = labels[shown, j]
-        below.barh(np.arange(len(shown)), wide, left=left, color=look.colour, height=0.72,
-                   edgecolor="white", lw=0.8, label=look.label or "_")  # fmt: skip
+        below.barh(
+            np.arange(len(shown)),
+            wide,
+            left=left,
+            color=look.colour,
+            height=0.72,
+            edgecolor="white",
+            lw=0.8,
+            label=look.label or "_",
+        )
         left += wide
     below.set_yticks(range(len(shown)), [f"S{k} ({share[k]:.3g})" for k in shown])
     below.invert_yaxis()
@@ -100,8 +108,13 @@ def _maps(data: xr.Dataset, stages: list[Stage], name: str, title: str) -> Figur
             panels[i].set_xlabel("key (token)")
         else:
             panels[i].set_xticks([])
-    figure.colorbar(image, ax=panels[: len(moments)].tolist(), label="attention (probability)",
-                    shrink=0.8, pad=0.02)  # fmt: skip
+    figure.colorbar(
+        image,
+        ax=panels[: len(moments)].tolist(),
+        label="attention (probability)",
+        shrink=0.8,
+        pad=0.02,
+    )
     draw.title(figure, title)
     return figure
 

@@ -49,8 +49,15 @@ def amplitudes(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> F
             if grown:
                 middle = np.mean(np.log(size[inside]) - rates[name] * t[inside])
                 line = np.asarray(spans[name]) + np.array([-0.1, 0.1]) * np.ptp(spans[name])
-                axes.plot(line, np.exp(middle + rates[name] * line), color="black", lw=4,
-                          alpha=0.25, solid_capstyle="butt", label="_")  # fmt: skip
+                axes.plot(
+                    line,
+                    np.exp(middle + rates[name] * line),
+                    color="black",
+                    lw=4,
+                    alpha=0.25,
+                    solid_capstyle="butt",
+                    label="_",
+                )
         draw.curve(axes, t[shown], size[shown], i, label)
     draw.log_y(axes)
     axes.set_ylabel("amplitude (weights)")
@@ -96,16 +103,29 @@ def timeline(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> Fig
     rows = np.arange(len(pairs))
     axes.hlines(rows, expected, measured, color=draw.GREY, lw=1.2)
     axes.plot(measured, rows, "o", color=draw.COLOURS[0], ms=7, label="measured")
-    axes.plot(expected, rows, "D", color=draw.COLOURS[1], ms=7, markerfacecolor="none",
-              markeredgewidth=1.6, label="predicted")  # fmt: skip
+    axes.plot(
+        expected,
+        rows,
+        "D",
+        color=draw.COLOURS[1],
+        ms=7,
+        markerfacecolor="none",
+        markeredgewidth=1.6,
+        label="predicted",
+    )
     axes.set_xscale("log")
     draw.plain_log_ticks(axes.xaxis)
     axes.set_xlim(0.75 * min(*expected, *measured), 1.4 * max(*expected, *measured))
     for row, guess, seen in zip(rows, expected, measured, strict=True):
         axes.annotate(
-            f"{round(guess / seen - 1, 3) + 0.0:+.1%}", (1.0, row), xytext=(4, 0), va="center",
-            xycoords=("axes fraction", "data"), textcoords="offset points", fontsize=9,
-        )  # fmt: skip
+            f"{round(guess / seen - 1, 3) + 0.0:+.1%}",
+            (1.0, row),
+            xytext=(4, 0),
+            va="center",
+            xycoords=("axes fraction", "data"),
+            textcoords="offset points",
+            fontsize=9,
+        )
     axes.set_yticks(rows, names)
     axes.set_ylim(len(pairs) - 0.4, -0.6)
     draw.legend(figure, axes, extra="right: predicted over measured, less one")
@@ -131,6 +151,7 @@ def paired(
     words = {"condensed": f"amplitude {theory.CONDENSED:g}", "second saddle": "slowest, plateau 1"}
     pairs = [
         (words.get(name, name), time, measured[name])
-        for name, time in found.times.items() if name in measured and measured[name] > 0 < time
-    ]  # fmt: skip
+        for name, time in found.times.items()
+        if name in measured and measured[name] > 0 < time
+    ]
     return sorted(pairs, key=lambda p: p[2])

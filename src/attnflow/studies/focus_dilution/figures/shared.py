@@ -37,8 +37,16 @@ def heat(axes: Axes, values: np.ndarray, *, numbers: bool, cmap: str = "cividis"
     for (row, column), value in np.ndenumerate(values):
         if numbers and np.isfinite(value):
             shade = "black" if value > 0.6 else "white"
-            axes.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=SMALL,
-                      color=shade, in_layout=False)  # fmt: skip
+            axes.text(
+                column,
+                row,
+                f"{value:.2f}",
+                ha="center",
+                va="center",
+                fontsize=SMALL,
+                color=shade,
+                in_layout=False,
+            )
     step = 1 + (max(values.shape) - 1) // 8
     axes.set_xticks(range(0, values.shape[1], step))
     axes.set_yticks(range(0, values.shape[0], step))

@@ -73,16 +73,24 @@ def _predicted_plateaus(axes: Axes, study: FocusDilution) -> None:
     name = "predicted plateaus"
     if not shared.paced(study):
         for i, p in enumerate(found):
-            axes.axhline(p["loss"], color=draw.COLOURS[7], lw=1.1, ls="-.",
-                         label="_" if i else name)  # fmt: skip
+            axes.axhline(
+                p["loss"], color=draw.COLOURS[7], lw=1.1, ls="-.", label="_" if i else name
+            )
         return
     first, last = axes.get_xlim()
     inside = [p for p in found if first <= p["time"] <= last]
     if inside:
         axes.plot(
-            [p["time"] for p in inside], [p["loss"] for p in inside], ls="none", marker="D", ms=8,
-            markerfacecolor="white", markeredgecolor="black", zorder=5, label=name,
-        )  # fmt: skip
+            [p["time"] for p in inside],
+            [p["loss"] for p in inside],
+            ls="none",
+            marker="D",
+            ms=8,
+            markerfacecolor="white",
+            markeredgecolor="black",
+            zorder=5,
+            label=name,
+        )
 
 
 @draw.styled

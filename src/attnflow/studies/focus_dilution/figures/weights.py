@@ -34,8 +34,11 @@ def condensation(data: xr.Dataset, stages: list[Stage], study: FocusDilution) ->
     clustering of the last moment. Without a stage the end is shown, where it costs little.
     """
     last = float(data["time"].values[-1])
-    marked = [s for n in ("condensation", "focus", "new direction")
-              if (s := shared.first(stages, n, last)) is not None]  # fmt: skip
+    marked = [
+        s
+        for n in ("condensation", "focus", "new direction")
+        if (s := shared.first(stages, n, last)) is not None
+    ]
     moments = [("start", 0.0), *((s.name, s.time) for s in sorted(marked, key=lambda s: s.time))]
     config = study.config
     cheap = config.mode == "flow" or last / config.rate * config.dim <= AGAIN
@@ -50,9 +53,14 @@ def condensation(data: xr.Dataset, stages: list[Stage], study: FocusDilution) ->
         maps = [cosines(w[kept]) for w in weights]
         order = np.arange(len(kept)) if name == "W0" else clustered(maps[-1])
         for k, found in enumerate(maps):
-            image = axes.imshow(found[np.ix_(order, order)], vmin=-1, vmax=1, cmap="RdBu_r",
-                                extent=(1.12 * k, 1.12 * k + 1, 1, 0),
-                                interpolation="nearest")  # fmt: skip
+            image = axes.imshow(
+                found[np.ix_(order, order)],
+                vmin=-1,
+                vmax=1,
+                cmap="RdBu_r",
+                extent=(1.12 * k, 1.12 * k + 1, 1, 0),
+                interpolation="nearest",
+            )
         axes.set(xlim=(-0.02, 1.12 * len(maps) - 0.1), ylim=(1.02, -0.02), yticks=[], xticks=[])
         few = "" if len(kept) == len(weights[0]) else f" of {len(weights[0])}"
         kind = "tokens" if name == "W0" else "neurons"
@@ -121,8 +129,14 @@ def embedding_paths(data: xr.Dataset, stages: list[Stage], study: FocusDilution)
     return figure
 
 
-def _paths(axes: Axes, t: np.ndarray, paths: np.ndarray, inside: np.ndarray,
-           moments: list[Stage], study: FocusDilution) -> None:  # fmt: skip
+def _paths(
+    axes: Axes,
+    t: np.ndarray,
+    paths: np.ndarray,
+    inside: np.ndarray,
+    moments: list[Stage],
+    study: FocusDilution,
+) -> None:
     looks, _ = draw.tokens(study.chain.pi.tolist())
     axes.plot([0], [0], marker="+", ms=9, color=draw.GREY, label="_")
     reach = np.nan_to_num(np.abs(paths)).max(axis=(0, 2))
@@ -134,10 +148,17 @@ def _paths(axes: Axes, t: np.ndarray, paths: np.ndarray, inside: np.ndarray,
     for stage in moments:
         row = int(np.argmin(np.abs(t - stage.time)))
         axes.plot(
-            paths[row, :, 0], paths[row, :, 1], ls="none", ms=5.5, zorder=5,
-            marker=MARKERS[stage.name], markerfacecolor="white",
-            markeredgecolor="black", markeredgewidth=0.9, label=f"{stage.name} begins",
-        )  # fmt: skip
+            paths[row, :, 0],
+            paths[row, :, 1],
+            ls="none",
+            ms=5.5,
+            zorder=5,
+            marker=MARKERS[stage.name],
+            markerfacecolor="white",
+            markeredgecolor="black",
+            markeredgewidth=0.9,
+            label=f"{stage.name} begins",
+        )
 
 
 def principal(snapshots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -48,9 +48,14 @@ def _pair(a: str, qa: int, ka: int, b: str, qb: int, kb: int) -> tuple[Place, Pl
 def _small(study, pairs: list[tuple[Place, Place]]) -> Measurement:
     """Each difference is O~(omega)."""
     rs = runs(study)
-    return order_at_most(OMEGAS, [_largest(r, pairs) for r in rs], 1.0, tol=0.05,
-                         control_y=[gap(r, (PM, 1, 0, PLUS), (PM, 1, 0, MINUS)) for r in rs],
-                         note="control: the concentration on the group key")  # fmt: skip
+    return order_at_most(
+        OMEGAS,
+        [_largest(r, pairs) for r in rs],
+        1.0,
+        tol=0.05,
+        control_y=[gap(r, (PM, 1, 0, PLUS), (PM, 1, 0, MINUS)) for r in rs],
+        note="control: the concentration on the group key",
+    )
 
 
 def _zero(study, pairs: list[tuple[Place, Place]]) -> Measurement:
@@ -58,19 +63,28 @@ def _zero(study, pairs: list[tuple[Place, Place]]) -> Measurement:
     everyone = (run(study), *runs(study))
     found = max(_largest(r, pairs) for r in everyone)
     moved = min(_largest(r, [_pair(PM, 0, 1, PM, 0, 2)]) for r in everyone)
-    return at_most(found, EXACT, control=moved,
-                   note="0 to rounding, not just O(omega); control: group query")  # fmt: skip
+    return at_most(
+        found, EXACT, control=moved, note="0 to rounding, not just O(omega); control: group query"
+    )
 
 
 def _constant(study, pairs: list[tuple[Place, Place]]) -> Measurement:
     """Each difference is of order one."""
     rs = runs(study)
     tiny = [abs(gap(r, *_pair(PM, 0, 1, PM, 0, 2))) for r in rs]
-    return every(**{
-        f"query{one[1]}": exponent(OMEGAS, [gap(r, one, other) for r in rs], 0.0, tol=0.02,
-                                   control_y=tiny, note="control: a near-symmetric pair")
-        for one, other in pairs
-    })  # fmt: skip
+    return every(
+        **{
+            f"query{one[1]}": exponent(
+                OMEGAS,
+                [gap(r, one, other) for r in rs],
+                0.0,
+                tol=0.02,
+                control_y=tiny,
+                note="control: a near-symmetric pair",
+            )
+            for one, other in pairs
+        }
+    )
 
 
 # --- Theorem E.7, the four blocks.
@@ -163,8 +177,12 @@ def group_near_symmetry(study) -> Measurement:
 @claim("Section 5.2 (group query)", **said(staged))
 def scores_of_group_query(study) -> Measurement:
     """v_1^T S c_1 < 0 < v_2^T S c_1 after T1, which puts the plus head's attention on c_1."""
-    found = np.stack([[-r.S[1:, V1, C1] / r.omega**2, r.S[1:, V2, C1] / r.omega**2]
-                      for r in (run(study), *runs(study))])  # fmt: skip
+    found = np.stack(
+        [
+            [-r.S[1:, V1, C1] / r.omega**2, r.S[1:, V2, C1] / r.omega**2]
+            for r in (run(study), *runs(study))
+        ]
+    )
     return positive(found, control=-found)
 
 
@@ -173,5 +191,10 @@ def keys_near_symmetry(study) -> Measurement:
     """v_1^T S mu and -v_2^T S mu agree for mu = v_1, v_2, c_1 up to a power of omega."""
     rs = runs(study)
     sums = [max(abs(float(r.S[-1, V1, mu] + r.S[-1, V2, mu])) for mu in (V1, V2, C1)) for r in rs]
-    return order_at_most(OMEGAS, sums, 1.0, control_y=[abs(r.S[-1, V1, V1]) for r in rs],
-                         note="control: v_1^T S v_1 itself")  # fmt: skip
+    return order_at_most(
+        OMEGAS,
+        sums,
+        1.0,
+        control_y=[abs(r.S[-1, V1, V1]) for r in rs],
+        note="control: v_1^T S v_1 itself",
+    )

@@ -148,11 +148,7 @@ class Run:
     def rates(self) -> dict[str, np.ndarray]:
         """S', A', B' of Appendix B.2."""
         M, Mt, S, St = self.M, turned(self.M), self.S, turned(self.S)
-        return {
-            "S": M @ self.B + self.A @ M,
-            "A": M @ St + S @ Mt,
-            "B": Mt @ S + St @ M,
-        }
+        return {"S": M @ self.B + self.A @ M, "A": M @ St + S @ Mt, "B": Mt @ S + St @ M}
 
     @functools.cached_property
     def attention(self) -> np.ndarray:
@@ -202,8 +198,16 @@ def stage_two(
     reached.terminal = True  # type: ignore[attr-defined]
     latest = 4 * theory.attention_time(gamma, omega, groups, stop) + 1000 * groups
     y0 = system.layout.flatten(start)
-    found = solve_ivp(rhs, (0.0, latest), y0, method="DOP853", rtol=1e-9, atol=1e-9 * omega**2,
-                      events=reached, dense_output=True)  # fmt: skip
+    found = solve_ivp(
+        rhs,
+        (0.0, latest),
+        y0,
+        method="DOP853",
+        rtol=1e-9,
+        atol=1e-9 * omega**2,
+        events=reached,
+        dense_output=True,
+    )
     return float(found.t[-1]), found.sol, system
 
 

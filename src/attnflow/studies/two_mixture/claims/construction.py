@@ -74,5 +74,10 @@ def size_of_the_construction(study) -> Measurement:
     """min y f of the repaired construction does not depend on K: .461 at C = 1, L = 3."""
     found = [examine(constructions.corrected(K)).smallest for K in range(2, 9)]
     wider = [examine(constructions.corrected(K), 4).smallest for K in range(2, 9)]
-    return equal([found[0]] * 7, found, rtol=1e-12, control_measured=wider,
-                 note=f"{found[0]:.6f} for K = 2 to 8")  # fmt: skip
+    return equal(
+        [found[0]] * 7,
+        found,
+        rtol=1e-12,
+        control_measured=wider,
+        note=f"{found[0]:.6f} for K = 2 to 8",
+    )

@@ -144,45 +144,91 @@ HIGH, LOW = 2 / 3, -1 / 3
 
 AT_T1: dict[str, tuple[str, str, int, int, Callable[[Point], float]]] = {
     "App E.5.1 (c1 v1)": (
-        "(1/3)g 2(v1'Bv1 - v1'Bv2)(2/3 w.c1) + (1/3)g 2(c1'Ac1 - c1'Ac2)(2/3 w.c1)", "S", C1, V1,
-        lambda x: 2 * _d(x.B, V1, V1, V2) * HIGH + 2 * _d(x.A, C1, C1, C2) * HIGH),
+        "(1/3)g 2(v1'Bv1 - v1'Bv2)(2/3 w.c1) + (1/3)g 2(c1'Ac1 - c1'Ac2)(2/3 w.c1)",
+        "S",
+        C1,
+        V1,
+        lambda x: 2 * _d(x.B, V1, V1, V2) * HIGH + 2 * _d(x.A, C1, C1, C2) * HIGH,
+    ),
     "App E.5.1 (c1 c1)": (
-        "(1/3)g 2(c1'Bv1 - c1'Bv2)(2/3 w.c1) + (1/3)g 2(c1'Av1 - c1'Av2)(-1/3 w.c1)", "S", C1, C1,
-        lambda x: 2 * _d(x.B, C1, V1, V2) * HIGH + 2 * _d(x.A, C1, V1, V2) * LOW),
+        "(1/3)g 2(c1'Bv1 - c1'Bv2)(2/3 w.c1) + (1/3)g 2(c1'Av1 - c1'Av2)(-1/3 w.c1)",
+        "S",
+        C1,
+        C1,
+        lambda x: 2 * _d(x.B, C1, V1, V2) * HIGH + 2 * _d(x.A, C1, V1, V2) * LOW,
+    ),
     "App E.5.1 (v1 v1)": (
-        "(1/3)g 2(v1'Bc1 - v1'Bc2)(-1/3 w.c1) + (1/3)g 2(v1'Ac1 - v1'Ac2)(2/3 w.c1)", "S", V1, V1,
-        lambda x: 2 * _d(x.B, V1, C1, C2) * LOW + 2 * _d(x.A, V1, C1, C2) * HIGH),
+        "(1/3)g 2(v1'Bc1 - v1'Bc2)(-1/3 w.c1) + (1/3)g 2(v1'Ac1 - v1'Ac2)(2/3 w.c1)",
+        "S",
+        V1,
+        V1,
+        lambda x: 2 * _d(x.B, V1, C1, C2) * LOW + 2 * _d(x.A, V1, C1, C2) * HIGH,
+    ),
     "App E.5.1 (v1 c1)": (
-        "(1/3)g 2(c1'Bc1 - c1'Bc2)(-1/3 w.c1) + (1/3)g 2(v1'Av1 - v1'Av2)(-1/3 w.c1)", "S", V1, C1,
-        lambda x: 2 * _d(x.B, C1, C1, C2) * LOW + 2 * _d(x.A, V1, V1, V2) * LOW),
+        "(1/3)g 2(c1'Bc1 - c1'Bc2)(-1/3 w.c1) + (1/3)g 2(v1'Av1 - v1'Av2)(-1/3 w.c1)",
+        "S",
+        V1,
+        C1,
+        lambda x: 2 * _d(x.B, C1, C1, C2) * LOW + 2 * _d(x.A, V1, V1, V2) * LOW,
+    ),
     "App E.5.2 (c1 c1)": (
-        "(1/3)g 4(c1'Sv1 - c1'Sv2)(2/3 w.c1)", "A", C1, C1,
-        lambda x: 4 * _d(x.S, C1, V1, V2) * HIGH),
+        "(1/3)g 4(c1'Sv1 - c1'Sv2)(2/3 w.c1)",
+        "A",
+        C1,
+        C1,
+        lambda x: 4 * _d(x.S, C1, V1, V2) * HIGH,
+    ),
     "App E.5.2 (c1 c2)": (
-        "(1/3)g 2(c1'Sv2 - c1'Sv1)(2/3 w.c2) + (1/3)g 2(c2'Sv1 - c2'Sv2)(2/3 w.c1)", "A", C1, C2,
-        lambda x: 2 * _d(x.S, C1, V2, V1) * HIGH + 2 * _d(x.S, C2, V1, V2) * HIGH),
+        "(1/3)g 2(c1'Sv2 - c1'Sv1)(2/3 w.c2) + (1/3)g 2(c2'Sv1 - c2'Sv2)(2/3 w.c1)",
+        "A",
+        C1,
+        C2,
+        lambda x: 2 * _d(x.S, C1, V2, V1) * HIGH + 2 * _d(x.S, C2, V1, V2) * HIGH,
+    ),
     "App E.5.2 (v1 v1)": (
-        "(1/3)g 4(v1'Sc1 - v1'Sc2)(-1/3 w.c1)", "A", V1, V1,
-        lambda x: 4 * _d(x.S, V1, C1, C2) * LOW),
+        "(1/3)g 4(v1'Sc1 - v1'Sc2)(-1/3 w.c1)",
+        "A",
+        V1,
+        V1,
+        lambda x: 4 * _d(x.S, V1, C1, C2) * LOW,
+    ),
     "App E.5.2 (c1 v1)": (
         "(1/3)g 2(c1'Sc1 - c1'Sc2)(-1/3 w.c1) + (1/3)g 2(v1'Sv1 - v1'Sv2)(2/3 w.c1), where the "
-        "text has v1'Sv2 - v1'Sv2", "A", C1, V1,
-        lambda x: 2 * _d(x.S, C1, C1, C2) * LOW + 2 * _d(x.S, V1, V1, V2) * HIGH),
+        "text has v1'Sv2 - v1'Sv2",
+        "A",
+        C1,
+        V1,
+        lambda x: 2 * _d(x.S, C1, C1, C2) * LOW + 2 * _d(x.S, V1, V1, V2) * HIGH,
+    ),
     "App E.5.3 (v1 v1)": (
-        "(1/3)g 4(v1'S'c1 - v1'S'c2)(2/3 w.c1)", "B", V1, V1,
-        lambda x: 4 * _d(x.S.T, V1, C1, C2) * HIGH),
+        "(1/3)g 4(v1'S'c1 - v1'S'c2)(2/3 w.c1)",
+        "B",
+        V1,
+        V1,
+        lambda x: 4 * _d(x.S.T, V1, C1, C2) * HIGH,
+    ),
     "App E.5.3 (v1 v2)": (
         "(1/3)g 2(-v1'S'c1 + v1'S'c2)(2/3 w.c1) + (1/3)g 2(v2'S'c1 - v2'S'c2)(2/3 w.c1)",
-        "B", V1, V2,
-        lambda x: 2 * _d(x.S.T, V1, C2, C1) * HIGH + 2 * _d(x.S.T, V2, C1, C2) * HIGH),
+        "B",
+        V1,
+        V2,
+        lambda x: 2 * _d(x.S.T, V1, C2, C1) * HIGH + 2 * _d(x.S.T, V2, C1, C2) * HIGH,
+    ),
     "App E.5.3 (c1 v1)": (
         "(1/3)g 2(c1'S'c1 - c1'S'c2)(2/3 w.c1) + (1/3)g 2(v1'S'v1 - v1'S'v2)(-1/3 w.c1)",
-        "B", C1, V1,
-        lambda x: 2 * _d(x.S.T, C1, C1, C2) * HIGH + 2 * _d(x.S.T, V1, V1, V2) * LOW),
+        "B",
+        C1,
+        V1,
+        lambda x: 2 * _d(x.S.T, C1, C1, C2) * HIGH + 2 * _d(x.S.T, V1, V1, V2) * LOW,
+    ),
     "App E.5.3 (c1 c1)": (
-        "(1/3)g 4(c1'S'v1 - c1'S'v2)(-1/3 w.c1)", "B", C1, C1,
-        lambda x: 4 * _d(x.S.T, C1, V1, V2) * LOW),
-}  # fmt: skip
+        "(1/3)g 4(c1'S'v1 - c1'S'v2)(-1/3 w.c1)",
+        "B",
+        C1,
+        C1,
+        lambda x: 4 * _d(x.S.T, C1, V1, V2) * LOW,
+    ),
+}
 """Label, formula, block and entry of each rate, and the formula over (1/3) g w.c."""
 
 
@@ -419,8 +465,13 @@ def key_score_rearranged(study) -> Measurement:
 def _rearranged(rows: list[Callable[[Point], np.ndarray]]) -> Measurement:
     cases = [(x, row(x), plus) for x in points() for row in rows for plus in (True, False)]
     swapped = [by_key_rearranged(x, row, not plus) for x, row, plus in cases]
-    return equal([by_key(*c) for c in cases], [by_key_rearranged(*c) for c in cases], rtol=1e-12,
-                 control_measured=swapped, note="control: the other label")  # fmt: skip
+    return equal(
+        [by_key(*c) for c in cases],
+        [by_key_rearranged(*c) for c in cases],
+        rtol=1e-12,
+        control_measured=swapped,
+        note="control: the other label",
+    )
 
 
 @claim("App E.7.1 (left side)", part="proof-step", **said(past_gates, "holds-corrected"))

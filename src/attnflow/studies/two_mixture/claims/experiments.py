@@ -78,9 +78,13 @@ def consistent_before_conflicting(study) -> Measurement:
     training: by descent at learning rate .1, long after."""
     run = descent(study)
     conflicting, consistent = half_step(run, 0), half_step(run, 1)
-    return at_least(conflicting / consistent, 5.0, control=consistent / conflicting,
-                    note=f"ln2/2 at step {consistent} (consistent) and {conflicting} (conflicting),"
-                    " recorded every ten steps")  # fmt: skip
+    return at_least(
+        conflicting / consistent,
+        5.0,
+        control=consistent / conflicting,
+        note=f"ln2/2 at step {consistent} (consistent) and {conflicting} (conflicting),"
+        " recorded every ten steps",
+    )
 
 
 @claim("Sec 3.1 (ii)", part="experiment", **said(learnable))
@@ -92,9 +96,12 @@ def neurons_before_attention(study) -> Measurement:
     a = run.series(lambda s: s["w"][1])[: end + 1]
     score = run.series(lambda s: main_score(s, 2))[: end + 1]
     early = int(np.argmax(a >= a[-1] / 2))
-    return at_most(score[early] / score[-1], 0.1, control=a[early] / a[-1],
-                   note=f"w.v has half of its size at step {run.steps[early]} of {run.steps[end]}",
-                   )  # fmt: skip
+    return at_most(
+        score[early] / score[-1],
+        0.1,
+        control=a[early] / a[-1],
+        note=f"w.v has half of its size at step {run.steps[early]} of {run.steps[end]}",
+    )
 
 
 @claim("Sec 3.1 (iii)", part="experiment", **said(learnable))
@@ -108,8 +115,12 @@ def scores_rise_when_the_loss_falls(study) -> Measurement:
     rise = t[np.argmax(np.gradient(score, t))]
     falls = [t[np.argmin(np.gradient(loss[:, k], t))] for k in (0, 1)]
     half = half_step(run, 0) * LR
-    return at_most(abs(rise - falls[0]) / half, 0.1, control=abs(rise - falls[1]) / half,
-                   note=f"score {rise:.4g}, conflicting loss {falls[0]:.4g} (in time)")  # fmt: skip
+    return at_most(
+        abs(rise - falls[0]) / half,
+        0.1,
+        control=abs(rise - falls[1]) / half,
+        note=f"score {rise:.4g}, conflicting loss {falls[0]:.4g} (in time)",
+    )
 
 
 @claim("Sec 3.1 (iv)", part="experiment", **said(learnable))
@@ -118,8 +129,12 @@ def association(study) -> Measurement:
     group and signal of one group and dissociates those of different groups."""
     last = descent(study).states[-1]
     same, other = main_score(last, 2), other_score(last, 2)
-    return positive([same, -other], margin=0.5, control=[other, -same],
-                    note=f"c1'S v1 = {same:.3f}, c1'S v2 = {other:.3f} at loss .02")  # fmt: skip
+    return positive(
+        [same, -other],
+        margin=0.5,
+        control=[other, -same],
+        note=f"c1'S v1 = {same:.3f}, c1'S v2 = {other:.3f} at loss .02",
+    )
 
 
 @claim("Fig 1", part="experiment", **said(learnable))
@@ -129,8 +144,13 @@ def descent_follows_the_flow(study) -> Measurement:
     run, flow = descent(study), joint_of(study)
     times = np.array([flow.marks["half -1"]])
     steps = np.array([half_step(run, 0) * LR])
-    return equal(times, steps, rtol=0.03, control=2 * times,
-                 note=f"flow {times[0]:.4f}, descent {steps[0]:.4g}")  # fmt: skip
+    return equal(
+        times,
+        steps,
+        rtol=0.03,
+        control=2 * times,
+        note=f"flow {times[0]:.4f}, descent {steps[0]:.4g}",
+    )
 
 
 # --- Appendix A.
@@ -145,9 +165,13 @@ def concentrated_maps(study) -> Measurement:
     to_group = [p[1, 0, 1], p[1, 0, 2], p[0, 0, 1]]
     return every(
         concentrated=at_least(to_group, 0.6, control=[1 / 3] * 3),
-        avoided=at_most(p[0, 0, 2], 0.2, control=1 / 3,
-                        note=f"own query on X(1,+,-) gives the group {to_group[0]:.3f}"),
-    )  # fmt: skip
+        avoided=at_most(
+            p[0, 0, 2],
+            0.2,
+            control=1 / 3,
+            note=f"own query on X(1,+,-) gives the group {to_group[0]:.3f}",
+        ),
+    )
 
 
 @functools.cache
@@ -213,9 +237,12 @@ def other_scores_stay_small(study) -> Measurement:
     block, rest = np.abs(S[:2, 2:]), S.copy()
     rest[:2, 2:] = 0.0
     largest = float(np.abs(rest).max())
-    return at_most(largest / block.min(), 0.6, control=block.min() / largest,
-                   note=f"the smallest of the four is {block.min():.3f}, the largest other "
-                   f"{largest:.3f}")  # fmt: skip
+    return at_most(
+        largest / block.min(),
+        0.6,
+        control=block.min() / largest,
+        note=f"the smallest of the four is {block.min():.3f}, the largest other {largest:.3f}",
+    )
 
 
 @claim("App A.4 (Fig 5-7)", part="experiment", **said(learnable))
@@ -247,8 +274,12 @@ def many_groups_are_learnt(study) -> Measurement:
 def near_symmetry_is_lost(study) -> Measurement:
     """For K >= 3 the near symmetry c_1'S v_1 = -c_1'S v_2 of K = 2 no longer holds."""
     gap = {K: _asymmetry(joint_of(study, K), K) for K in (2, 3, 4, 8)}
-    return at_least([gap[3], gap[4], gap[8]], 0.3, control=[gap[2]] * 3,
-                    note=f"|1 + c1'S v2 / c1'S v1| = {gap[2]:.1e} at K = 2")  # fmt: skip
+    return at_least(
+        [gap[3], gap[4], gap[8]],
+        0.3,
+        control=[gap[2]] * 3,
+        note=f"|1 + c1'S v2 / c1'S v1| = {gap[2]:.1e} at K = 2",
+    )
 
 
 def _asymmetry(run: paths.Path, K: int) -> float:
@@ -262,17 +293,23 @@ def zero_sum(study) -> Measurement:
     omega = study.config.omega
     size = [float(np.abs(joint_of(study, K).final["S_sum"]).max()) / omega**2 for K in SEVERAL]
     wide = [float(np.abs(joint_of(study, K).final["S_diff"]).max()) / omega**2 for K in SEVERAL]
-    return at_most(size, 4.0, control=wide, note=f"S_sum = {min(size):.2f} to {max(size):.2f} "
-                   f"omega^2 for K in {SEVERAL}")  # fmt: skip
+    return at_most(
+        size,
+        4.0,
+        control=wide,
+        note=f"S_sum = {min(size):.2f} to {max(size):.2f} omega^2 for K in {SEVERAL}",
+    )
 
 
 @claim("Observation 1 (slower with K)", part="experiment", **said(learnable))
 def slower_with_more_groups(study) -> Measurement:
     """Training takes longer with more groups."""
     halves = np.array([joint_of(study, K).marks["half -1"] for K in SEVERAL])
-    return positive(np.diff(halves), control=np.diff(halves[::-1]),
-                    note=", ".join(f"K = {K}: {h:.1f}" for K, h in zip(SEVERAL, halves,
-                                                                      strict=True)))  # fmt: skip
+    return positive(
+        np.diff(halves),
+        control=np.diff(halves[::-1]),
+        note=", ".join(f"K = {K}: {h:.1f}" for K, h in zip(SEVERAL, halves, strict=True)),
+    )
 
 
 @claim("ours: the half time is affine in K", **said(learnable, "consistent"))
@@ -281,8 +318,14 @@ def affine_in_groups(study) -> Measurement:
     to 8."""
     halves = np.array([joint_of(study, K).marks["half -1"] for K in SEVERAL])
     first = (halves[2] - halves[0]) / 2
-    return slope(SEVERAL, halves, first, tol=0.03 * first, control=1.5 * first,
-                 note=f"slope {first:.2f} per group")  # fmt: skip
+    return slope(
+        SEVERAL,
+        halves,
+        first,
+        tol=0.03 * first,
+        control=1.5 * first,
+        note=f"slope {first:.2f} per group",
+    )
 
 
 @claim("ours: the attention stage holds the conflicting half time", **said(learnable))
@@ -299,8 +342,11 @@ def attention_stage(study) -> Measurement:
     run = joint_of(study)
     q, early = _share(run), run.marks["half 1"]
     at = bool(q[np.searchsorted(run.time, early)] > stages.MAJORITY)
-    return fact(all(inside), control=at, sentence=f"inside for {sum(inside)} of {len(inside)}; "
-                f"largest share {q.max():.3f} at K = 2")  # fmt: skip
+    return fact(
+        all(inside),
+        control=at,
+        sentence=f"inside for {sum(inside)} of {len(inside)}; largest share {q.max():.3f} at K = 2",
+    )
 
 
 def _share(run: paths.Path) -> np.ndarray:

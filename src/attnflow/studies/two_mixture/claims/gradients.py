@@ -80,8 +80,13 @@ def _point(groups: int, length: int) -> Point:
 def gradient_of_plus_neurons(study) -> Measurement:
     """dw_+/dt = E[g y sigma'_+ sum_l X p_l^(+)]."""
     at = point(study)
-    return equal(_bags(at, 0, 0), at.gradients[0][0], rtol=1e-13, control=_bags(at, 0, 1),
-                 note="control: the attention of the other head")  # fmt: skip
+    return equal(
+        _bags(at, 0, 0),
+        at.gradients[0][0],
+        rtol=1e-13,
+        control=_bags(at, 0, 1),
+        note="control: the attention of the other head",
+    )
 
 
 @claim("App B.1 (w-)", expected="holds-corrected", study=STUDY)
@@ -136,10 +141,15 @@ def gradient_of_keys(study) -> Measurement:
     first = np.einsum("n,nh,nhkl,ndl,nka->da", c[0], w, jac, Q, X)
     wrong = np.einsum("n,ndl,nhl,nh,nha->da", c[0], Q, p[0], w, X)
     return every(
-        last=equal(last, at.gradients[1][0], rtol=1e-13, control=wrong,
-                   note="control: without the mean w^T X p_l"),
+        last=equal(
+            last,
+            at.gradients[1][0],
+            rtol=1e-13,
+            control=wrong,
+            note="control: without the mean w^T X p_l",
+        ),
         first=equal(first, at.gradients[1][0], rtol=1e-13, control=wrong),
-    )  # fmt: skip
+    )
 
 
 @claim("App B.1 (WQ)", study=STUDY)
@@ -150,8 +160,13 @@ def gradient_of_queries(study) -> Measurement:
     w, K = at.theta.w[0] @ turned(X), at.theta.WK[0] @ turned(X)
     right = np.einsum("n,ndh,nhl,nla->da", c[0], K, _spread(w, p[0]), X)
     wrong = np.einsum("n,ndh,nhl,nh,nla->da", c[0], K, p[0], w, X)
-    return equal(right, at.gradients[2][0], rtol=1e-13, control=wrong,
-                 note="control: without the mean w^T X p_l")  # fmt: skip
+    return equal(
+        right,
+        at.gradients[2][0],
+        rtol=1e-13,
+        control=wrong,
+        note="control: without the mean w^T X p_l",
+    )
 
 
 def _spread(w: np.ndarray, p: np.ndarray) -> np.ndarray:
@@ -238,8 +253,13 @@ def descent_closes(study) -> Measurement:
         v = velocity(th, pop)
         w, WK, WQ = (x + lr * d for x, d in zip(_blocks(th), _blocks(v), strict=True))
         th = TwoHeadClassifier(w, WK, WQ, th.bias)
-    return equal(_gram(th), exact, rtol=1e-13, control_measured=euler,
-                 note=f"{steps} steps, K = {K}, L = {L}; control: without lr^2 N G N")  # fmt: skip
+    return equal(
+        _gram(th),
+        exact,
+        rtol=1e-13,
+        control_measured=euler,
+        note=f"{steps} steps, K = {K}, L = {L}; control: without lr^2 N G N",
+    )
 
 
 def _blocks(th: Any) -> tuple[Any, Any, Any]:
@@ -303,8 +323,12 @@ def key_query_balance(study) -> Measurement:
         first, last = (th.WK @ turned(th.WK) - th.WQ @ turned(th.WQ) for th in (start, end))
         return float(np.abs(last - first).max())
 
-    return at_most(drift(False), 1e-10, control=drift(True),
-                   note=f"to t = {UNTIL:g} at rtol 1e-9; control: with frozen queries")  # fmt: skip
+    return at_most(
+        drift(False),
+        1e-10,
+        control=drift(True),
+        note=f"to t = {UNTIL:g} at rtol 1e-9; control: with frozen queries",
+    )
 
 
 @claim("ours: Lax pair of the Gram", study=STUDY)
@@ -322,10 +346,15 @@ def lax_pair(study) -> Measurement:
 
     return every(
         pair=equal(JG @ N - N @ JG, moved, rtol=1e-13, control=JG @ N + N @ JG),
-        spectrum=equal(traces(start), traces(end), rtol=1e-9,
-                       control=traces(start, 1.0), control_measured=traces(end, 1.0),
-                       note="tr (JG)^k, k = 1, 2, 3; control: G without J"),
-    )  # fmt: skip
+        spectrum=equal(
+            traces(start),
+            traces(end),
+            rtol=1e-9,
+            control=traces(start, 1.0),
+            control_measured=traces(end, 1.0),
+            note="tr (JG)^k, k = 1, 2, 3; control: G without J",
+        ),
+    )
 
 
 @claim("ours: self-scores are square roots", study=STUDY)
@@ -339,9 +368,15 @@ def square_roots(study) -> Measurement:
     return every(
         A=equal(roots[0], A, rtol=1e-10, atol=1e-10, control=wrong[0]),
         B=equal(roots[1], B, rtol=1e-10, atol=1e-10, control=wrong[1]),
-        commute=equal(A @ S, S @ B, rtol=1e-10, atol=1e-10, control=B @ S,
-                      note=f"largest score {np.abs(S).max():.3g}"),
-    )  # fmt: skip
+        commute=equal(
+            A @ S,
+            S @ B,
+            rtol=1e-10,
+            atol=1e-10,
+            control=B @ S,
+            note=f"largest score {np.abs(S).max():.3g}",
+        ),
+    )
 
 
 INFINITE_OMEGA = 0.4
@@ -383,9 +418,13 @@ def ten_variables(study) -> Measurement:
         gaps.append(_gap(small.lift(small.flow.velocity(state)), full.velocity(theta)))
         theta["S"][0, 0, -1] += 0.1
         broken.append(small.distance(full.velocity(theta)))
-    return at_most(gaps, 1e-13, control=broken,
-                   note=f"velocities of both flows at (K, L) = {sorted(pairs)}; control: distance"
-                   " from symmetric with one score moved")  # fmt: skip
+    return at_most(
+        gaps,
+        1e-13,
+        control=broken,
+        note=f"velocities of both flows at (K, L) = {sorted(pairs)}; control: distance"
+        " from symmetric with one score moved",
+    )
 
 
 def _gap(predicted: dict[str, Any], measured: dict[str, Any]) -> float:

@@ -57,9 +57,13 @@ def _deltas(r: Run) -> tuple[np.ndarray, np.ndarray]:
 def asymmetry_small(study) -> Measurement:
     """Delta = O~(omega) up to T2; it is of order omega^2."""
     rs = runs(study)
-    return order_at_most(OMEGAS, [_deltas(r)[0].max() for r in rs], 1.0,
-                         control_y=[r.S[-1, C1, V1] for r in rs],
-                         note="control: the leading score")  # fmt: skip
+    return order_at_most(
+        OMEGAS,
+        [_deltas(r)[0].max() for r in rs],
+        1.0,
+        control_y=[r.S[-1, C1, V1] for r in rs],
+        note="control: the leading score",
+    )
 
 
 @claim("ours: asymmetry is omega^2", part="constant", **said(staged, "consistent"))
@@ -75,8 +79,9 @@ def asymmetry_slow(study) -> Measurement:
     rs = runs(study)
     found = [(_deltas(r)[1] / r.rates["S"][:, C1, V1]).max() for r in rs]
     other = [(-r.rates["S"][:, V1, C1] / r.rates["S"][:, C1, V1]).max() for r in rs]
-    return order_at_most(OMEGAS, found, 1.0, control_y=other,
-                         note="control: v_1^T S c_1 in place of Delta")  # fmt: skip
+    return order_at_most(
+        OMEGAS, found, 1.0, control_y=other, note="control: v_1^T S c_1 in place of Delta"
+    )
 
 
 @claim("Lemma E.4 (start)", part="proof-step", **said(staged))
@@ -100,9 +105,13 @@ def asymmetry_rate(study) -> Measurement:
         moved = np.abs(r.attention - 1 / 3).max(axis=(1, 2, 3, 4))
         return float((speed / np.where(moved > 0, size * moved, np.inf)).max())
 
-    return order_at_most(OMEGAS, [constant(r) for r in rs], 0.0,
-                         control_y=[constant(r) / r.omega for r in rs],
-                         note="over Delta Delta p; control: over omega times it")  # fmt: skip
+    return order_at_most(
+        OMEGAS,
+        [constant(r) for r in rs],
+        0.0,
+        control_y=[constant(r) / r.omega for r in rs],
+        note="over Delta Delta p; control: over omega times it",
+    )
 
 
 @claim("Lemma E.4 (uniform attention)", part="proof-step", **said(staged, "holds-corrected"))
@@ -122,8 +131,11 @@ def rate_at_uniform_attention(study) -> Measurement:
     vanishes = at_most(gap, 1e-12 * np.abs(rate).max(), control=np.abs(rate[:, C1, V1]).max())
     return corrected(
         printed=equal(printed, rate[:, C1, V1], rtol=1e-10),
-        right=every(rate=equal(printed / 4, rate[:, C1, V1], rtol=1e-10, control=printed),
-                    sum=vanishes) if found.good else found,
+        right=every(
+            rate=equal(printed / 4, rate[:, C1, V1], rtol=1e-10, control=printed), sum=vanishes
+        )
+        if found.good
+        else found,
         correction=Correction(
             printed="(1/3) g 2 (v1'Bv1 - v1'Bv2)(2/3 w.c1) + (1/3) g 2 (c1'Ac1 - c1'Ac2)(2/3 w.c1)",
             corrected="the same times 1/4, the weight of each conflicting sample",
@@ -132,7 +144,7 @@ def rate_at_uniform_attention(study) -> Measurement:
             + "print(dS[0, 2], 1 / 3 * 0.5 * 2 * 2 * w2 * 2 / 3 * gamma)\n"
             "assert np.isclose(4 * dS[0, 2], 1 / 3 * 0.5 * 2 * 2 * w2 * 2 / 3 * gamma)",
         ),
-    )  # fmt: skip
+    )
 
 
 @claim("Section 5.2 (near symmetries)", **said(staged, "consistent"))
@@ -141,10 +153,17 @@ def leading_near_symmetry(study) -> Measurement:
     T2 up to a power of omega.
     """
     rs = runs(study)
-    sums = [max(abs(r.S[-1, C1, V1] + r.S[-1, C1, V2]), r.A[-1, C1, C1] + r.A[-1, C1, C2],
-                r.B[-1, V1, V1] + r.B[-1, V1, V2]) for r in rs]  # fmt: skip
-    return order_at_most(OMEGAS, sums, 1.0, control_y=[r.A[-1, C1, C1] for r in rs],
-                         note="control: c.Ac itself")  # fmt: skip
+    sums = [
+        max(
+            abs(r.S[-1, C1, V1] + r.S[-1, C1, V2]),
+            r.A[-1, C1, C1] + r.A[-1, C1, C2],
+            r.B[-1, V1, V1] + r.B[-1, V1, V2],
+        )
+        for r in rs
+    ]
+    return order_at_most(
+        OMEGAS, sums, 1.0, control_y=[r.A[-1, C1, C1] for r in rs], note="control: c.Ac itself"
+    )
 
 
 @claim("Section 5.2 (three variables at T1)", part="proof-step", **said(staged))
@@ -160,8 +179,12 @@ def three_variables_at_start(study) -> Measurement:
     first = (M @ _only(V1) + _only(C1) @ M)[C1, V1]
     second, third = 2 * (M @ lead.T)[C1, C1], 2 * (M.T @ lead)[V1, V1]
     unit = r.gamma / 18
-    return equal([2 * unit, 4 * unit, 4 * unit], [first, second, third], rtol=1e-10,
-                 control=[2 * unit, 2 * unit, 2 * unit])  # fmt: skip
+    return equal(
+        [2 * unit, 4 * unit, 4 * unit],
+        [first, second, third],
+        rtol=1e-10,
+        control=[2 * unit, 2 * unit, 2 * unit],
+    )
 
 
 def _only(k: int) -> np.ndarray:

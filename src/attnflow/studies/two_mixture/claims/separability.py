@@ -62,11 +62,12 @@ def no_neurons_separate(study) -> Measurement:
     solved = sum(r > EXACT for r in found)
     three = certificates(CONFLICTING.bags[:3], CONFLICTING.bags[:3], CONFLICTING.label[:3])
     return fact(
-        solved == 0, control=all(r <= EXACT for r in three),
+        solved == 0,
+        control=all(r <= EXACT for r in three),
         sentence=f"{solved} of {len(found)} gate patterns are feasible; largest residual of a "
         f"certificate {max(found):.1e}; without one sample {sum(r > EXACT for r in three)} of "
         f"{len(three)} are",
-    )  # fmt: skip
+    )
 
 
 @claim("Lemma 5.4", part="proof-step", study=STUDY)
@@ -89,8 +90,9 @@ def bags_meet(study) -> Measurement:
     population = TWO.population
     told = np.concatenate([population.bags, population.label[:, None]], axis=1)
     told = largest_margin(population.label[:, None] * told).value
-    return equal(0.0, worst, rtol=0.0, atol=1e-8, control_measured=told,
-                 note=f"{len(PAIRS)} pairs (K, L)")  # fmt: skip
+    return equal(
+        0.0, worst, rtol=0.0, atol=1e-8, control_measured=told, note=f"{len(PAIRS)} pairs (K, L)"
+    )
 
 
 @functools.cache

@@ -34,10 +34,16 @@ from attnflow.studies.two_mixture.claims.stage_two import AFTER
 # --- Signs: Lemma E.5; gates: Lemma E.6.
 
 SIGNS = {
-    1: ("S", C1, (V1, V2), 1), 2: ("S", V1, (V1, V2), -1), 3: ("S", C1, (C1, C2), 1),
-    4: ("S", V1, (C1, C2), -1), 5: ("B", C1, (V1, V2), 1), 6: ("B", C1, (C1, C2), 1),
-    7: ("B", V1, (V1, V2), 1), 8: ("A", C1, (V1, V2), -1), 9: ("A", C1, (C1, C2), 1),
-}  # fmt: skip
+    1: ("S", C1, (V1, V2), 1),
+    2: ("S", V1, (V1, V2), -1),
+    3: ("S", C1, (C1, C2), 1),
+    4: ("S", V1, (C1, C2), -1),
+    5: ("B", C1, (V1, V2), 1),
+    6: ("B", C1, (C1, C2), 1),
+    7: ("B", V1, (V1, V2), 1),
+    8: ("A", C1, (V1, V2), -1),
+    9: ("A", C1, (C1, C2), 1),
+}
 """The lines of Lemma E.5: block, key, the two queries, and the sign of the first."""
 
 
@@ -45,18 +51,26 @@ def _signs(study, line: tuple[str, int, tuple[int, int], int]) -> Measurement:
     block, key, (first, second), sign = line
     X = [getattr(r, block) / r.omega**2 for r in (run(study), *runs(study))]
     pairs = [sign * np.stack([x[:, key, first], -x[:, key, second]]) for x in X]
-    return at_least(min(float(p.min()) for p in pairs), 0.0, slack=1e-9,
-                    control=min(float((-p).min()) for p in pairs),
-                    note="least on [T1, T2] over omega^2; control: the other sign")  # fmt: skip
+    return at_least(
+        min(float(p.min()) for p in pairs),
+        0.0,
+        slack=1e-9,
+        control=min(float((-p).min()) for p in pairs),
+        note="least on [T1, T2] over omega^2; control: the other sign",
+    )
 
 
 WORDS = {
-    1: "c1'S v1 >= 0, c1'S v2 <= 0", 2: "v1'S v1 <= 0, v1'S v2 >= 0",
-    3: "c1'S c1 >= 0, c1'S c2 <= 0", 4: "v1'S c1 <= 0, v1'S c2 >= 0",
-    5: "c1'B v1 >= 0, c1'B v2 <= 0", 6: "c1'B c1 >= 0, c1'B c2 <= 0",
-    7: "v1'B v1 >= 0, v1'B v2 <= 0", 8: "c1'A v1 <= 0, c1'A v2 >= 0",
+    1: "c1'S v1 >= 0, c1'S v2 <= 0",
+    2: "v1'S v1 <= 0, v1'S v2 >= 0",
+    3: "c1'S c1 >= 0, c1'S c2 <= 0",
+    4: "v1'S c1 <= 0, v1'S c2 >= 0",
+    5: "c1'B v1 >= 0, c1'B v2 <= 0",
+    6: "c1'B c1 >= 0, c1'B c2 <= 0",
+    7: "v1'B v1 >= 0, v1'B v2 <= 0",
+    8: "c1'A v1 <= 0, c1'A v2 >= 0",
     9: "c1'A c1 >= 0, c1'A c2 <= 0",
-}  # fmt: skip
+}
 
 
 def _line(number: int) -> None:

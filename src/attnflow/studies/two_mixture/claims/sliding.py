@@ -29,10 +29,11 @@ def sliding(study) -> Measurement:
     three = paths.meeting(symmetric_flow(TWO.orbits, 0.3, 0.5), 20.0)[1]
     # On: the height falls; off: it rises.
     return fact(
-        bool(rates[0] < 0 < rates[1]), control=bool(three[0] < 0 < three[1]),
+        bool(rates[0] < 0 < rates[1]),
+        control=bool(three[0] < 0 < three[1]),
         sentence=f"at t = {time:.4f} the gate moves at {rates[0]:.4g} while on and {rates[1]:.4g} "
         f"while off: it is on for a share of {rates[1] / (rates[1] - rates[0]):.3f}",
-    )  # fmt: skip
+    )
 
 
 @claim("ours: descent leaves the sliding surface", part="experiment", study=STUDY)
@@ -47,6 +48,9 @@ def descent_at_five(study) -> Measurement:
     stuck = float(flow.group_losses(big.states[-1])[0])
     return every(
         stuck=equal(np.log(2), stuck, rtol=1e-6, control=0.1, note="loss given d = -3 at t = 150"),
-        branch=fact(dead < 0 < alive, control=alive < 0,
-                    sentence=f"H + b at t = 4: {dead:.3g} (rate .1), {alive:.3g} (rate .002)"),
-    )  # fmt: skip
+        branch=fact(
+            dead < 0 < alive,
+            control=alive < 0,
+            sentence=f"H + b at t = 4: {dead:.3g} (rate .1), {alive:.3g} (rate .002)",
+        ),
+    )

@@ -110,8 +110,13 @@ def _along_signals(study, head: int) -> Measurement:
     ws = early(study)
     sign, total = (1, -1)[head], consistent(sensitivities(study, ws))
     predicted = np.stack([sign * total / 8] * 2, axis=1)
-    return equal(predicted, rates(study, ws)[:, head, V1:], rtol=1e-13, control=predicted * 8 / 7,
-                 note="at three times of stage 1.1; control: 1/7")  # fmt: skip
+    return equal(
+        predicted,
+        rates(study, ws)[:, head, V1:],
+        rtol=1e-13,
+        control=predicted * 8 / 7,
+        note="at three times of stage 1.1; control: 1/7",
+    )
 
 
 def _no_growth(study) -> Measurement:
@@ -190,8 +195,12 @@ def solved(bias: float, t1: float, groups: int = 2) -> Stage:
     start, switch = first.y[:, -1], float(first.t[-1])
     values = t.gate_values(start, zero, bias)
     on = values > 1e-9
-    names = tuple(f"{h} {n}" for h, row in zip("+-", on, strict=True)
-                  for n, x in zip(task.orbits.names(), row, strict=True) if not x)  # fmt: skip
+    names = tuple(
+        f"{h} {n}"
+        for h, row in zip("+-", on, strict=True)
+        for n, x in zip(task.orbits.names(), row, strict=True)
+        if not x
+    )
     times = switch + SHARES * (t1 - switch)
     later, begin = [start], switch
     for end in (*times, t1):
@@ -204,8 +213,14 @@ def solved(bias: float, t1: float, groups: int = 2) -> Stage:
 def gates_reach_zero(study) -> Measurement:
     """There is a time T0.5 of order one at which H_s(X_{k,-s,-s}) = -b: it is b + (e^{2b}-1)/2."""
     b, t1 = float(study.config.bias), float(study.config.t1)
-    return equal(theory.gate_time(b), solved(b, t1).switch, rtol=1e-9, atol=1e-10,
-                 control=b + np.expm1(b) / 2, note="control: e^b in place of e^{2b}")  # fmt: skip
+    return equal(
+        theory.gate_time(b),
+        solved(b, t1).switch,
+        rtol=1e-9,
+        atol=1e-10,
+        control=b + np.expm1(b) / 2,
+        note="control: e^b in place of e^{2b}",
+    )
 
 
 @claim("ours: stage 1 in closed form", **said(past_gates))
@@ -219,10 +234,15 @@ def stage_one_closed(study) -> Measurement:
     first = solved(b, before).states[0]
     return every(
         before=equal(np.stack(theory.neurons(before, b)), first, rtol=1e-9, control=1.01 * first),
-        after=equal(predicted, found.states, rtol=1e-9, control=wrong,
-                    note=f"at T1 = {t1:g}: gamma = {found.states[-1, 0]:.10f}, "
-                    f"a = {found.states[-1, 1]:.10f}"),
-    )  # fmt: skip
+        after=equal(
+            predicted,
+            found.states,
+            rtol=1e-9,
+            control=wrong,
+            note=f"at T1 = {t1:g}: gamma = {found.states[-1, 0]:.10f}, "
+            f"a = {found.states[-1, 1]:.10f}",
+        ),
+    )
 
 
 @claim("ours: K groups slow stage 1 by K/2", **said(three_tokens))
@@ -236,8 +256,13 @@ def slower_with_groups(study) -> Measurement:
     Ks = sorted({3, 32, study.config.groups} - {2})
     many = np.stack([solved(b, 4 * gate * K / 2, K).states[-1] for K in Ks])
     same = np.stack([solved(b, 4 * gate, K).states[-1] for K in Ks])
-    return equal(np.stack([pair] * len(Ks)), many, rtol=1e-9, control_measured=same,
-                 note=f"K = {Ks}; control: at the same time")  # fmt: skip
+    return equal(
+        np.stack([pair] * len(Ks)),
+        many,
+        rtol=1e-9,
+        control_measured=same,
+        note=f"K = {Ks}; control: at the same time",
+    )
 
 
 # --- Stage 1.2: Lemmas 5.3, D.4, D.5.
@@ -255,8 +280,13 @@ def _along(study, head: int, groups: bool) -> Measurement:
         one = np.stack([consistent(g, own)] * 2, axis=1)
         at = slice(V1, None)
     found, before = (rates(study, x)[:, head, at] for x in (ws, early(study)))
-    return equal(sign * one / 8, found, rtol=1e-12, control_measured=before,
-                 note="at three times from T0.5 to T1; control: the rate before T0.5")  # fmt: skip
+    return equal(
+        sign * one / 8,
+        found,
+        rtol=1e-12,
+        control_measured=before,
+        note="at three times from T0.5 to T1; control: the rate before T0.5",
+    )
 
 
 @claim("Lemma 5.3", part="constant", **said(past_gates))
@@ -304,10 +334,13 @@ def four_gates_shut(study) -> Measurement:
 
     reduced = solved(float(study.config.bias), float(study.config.t1)).shut
     return every(
-        pattern=fact(exactly_four(late(study)), control=exactly_four(early(study)),
-                     sentence=f"shut: + head on {MINUS} and its group mirror, - head on {PLUS}"),
+        pattern=fact(
+            exactly_four(late(study)),
+            control=exactly_four(early(study)),
+            sentence=f"shut: + head on {MINUS} and its group mirror, - head on {PLUS}",
+        ),
         switched=equal(1, len(reduced), rtol=0.0, control=2, note=f"orbits that switch: {reduced}"),
-    )  # fmt: skip
+    )
 
 
 @claim("Cor D.6 (rates)", part="proof-step", **said(past_gates))
@@ -345,10 +378,16 @@ def _order_one(study) -> Measurement:
     gamma, a = np.array([_finite_width(b, w, t1) for w in OMEGAS]).T
     short = [float(theory.neurons(theory.gate_time(b) * (1 + w), b)[0]) for w in OMEGAS]
     return every(
-        groups=exponent(OMEGAS, gamma, 0.0, tol=0.05, control_y=short,
-                        note=f"w_+ . c at T1, dimension {WIDTH}; control: T1 = T0.5 (1 + omega)"),
+        groups=exponent(
+            OMEGAS,
+            gamma,
+            0.0,
+            tol=0.05,
+            control_y=short,
+            note=f"w_+ . c at T1, dimension {WIDTH}; control: T1 = T0.5 (1 + omega)",
+        ),
         signals=exponent(OMEGAS, a, 0.0, tol=0.05, control=1.0),
-    )  # fmt: skip
+    )
 
 
 @functools.lru_cache(maxsize=32)
@@ -376,8 +415,16 @@ def outputs_at_the_end(study) -> Measurement:
         return forward(w, UNIFORM, TWO.population, b)[2]
 
     return every(
-        consistent=positive((y * f(w))[d == 1], margin=b, control=(y * f(0 * w))[d == 1],
-                            note=f"s f = {float((y * f(w))[d == 1].min()):.6g}; control: w = 0"),
-        conflicting=at_most(np.abs(f(w)[d == -1]).max(), 1e-14, note="control: w_+ . v_1 moved",
-                            control=np.abs(f(tilted)[d == -1]).max()),
-    )  # fmt: skip
+        consistent=positive(
+            (y * f(w))[d == 1],
+            margin=b,
+            control=(y * f(0 * w))[d == 1],
+            note=f"s f = {float((y * f(w))[d == 1].min()):.6g}; control: w = 0",
+        ),
+        conflicting=at_most(
+            np.abs(f(w)[d == -1]).max(),
+            1e-14,
+            note="control: w_+ . v_1 moved",
+            control=np.abs(f(tilted)[d == -1]).max(),
+        ),
+    )

@@ -91,8 +91,12 @@ def witness(study) -> Measurement:
     known = dict(state, w=np.ones(2))
     uniform = dict(flow.start, w=np.ones(2))
     found = float(flow.predictions(known).min())
-    return positive(found, margin=1e-2, control=float(flow.predictions(uniform).min()),
-                    note=f"min y f = {found:.4f}")  # fmt: skip
+    return positive(
+        found,
+        margin=1e-2,
+        control=float(flow.predictions(uniform).min()),
+        note=f"min y f = {found:.4f}",
+    )
 
 
 @claim("Lemma F.1", **said(staged, "consistent"))
@@ -161,8 +165,12 @@ def loss_falls_at_its_square(study) -> Measurement:
     # Under uniform attention the conflicting samples, left alone, push nothing.
     hard = 0.5 * (flow.population.agreement < 0)
     none = ratio_of(np.ones((2, 2)), hard, features(flow, flow.start))
-    return at_least(min(ratio), 0.005 * _grown(study) ** 2, control=none,
-                    note=f"the ratio lies in [{min(ratio):.4f}, {max(ratio):.4f}]")  # fmt: skip
+    return at_least(
+        min(ratio),
+        0.005 * _grown(study) ** 2,
+        control=none,
+        note=f"the ratio lies in [{min(ratio):.4f}, {max(ratio):.4f}]",
+    )
 
 
 @claim("ours: stage 3 lasts 1/(epsilon margin^2)", part="constant", **said(converging))
@@ -177,8 +185,14 @@ def margin_sets_the_time(study) -> Measurement:
         found.append(result.times[LOSSES[-1]])
         expected.append(theory.convergence_time(size, LOSSES[-1]))
         wrong.append(theory.convergence_time(size**0.5, LOSSES[-1]))
-    return equal(np.array(expected), np.array(found), rtol=0.03, each=True,
-                 control=np.array(wrong), note=f"scores {STOPS}, loss {LOSSES[-1]:g}")  # fmt: skip
+    return equal(
+        np.array(expected),
+        np.array(found),
+        rtol=0.03,
+        each=True,
+        control=np.array(wrong),
+        note=f"scores {STOPS}, loss {LOSSES[-1]:g}",
+    )
 
 
 @claim("Thm 4.1 (loss at T3)", **said(converging))
@@ -189,10 +203,11 @@ def loss_reaches_epsilon(study) -> Measurement:
     flow = last(study).flow
     skipped = _without_attention(study)
     return fact(
-        bool(np.isfinite(reached).all()), control="loss 0.3" in skipped.marks,
+        bool(np.isfinite(reached).all()),
+        control="loss 0.3" in skipped.marks,
         sentence=f"loss {LOSSES[-1]:g} after {reached[-1]:.5g}; without stage 2 the loss stays "
         f"at {flow.loss_of(skipped.final):.4f}",
-    )  # fmt: skip
+    )
 
 
 @claim("Thm 4.1 (alignment with v at T3)", **said(converging))
@@ -214,9 +229,13 @@ def aligned_with_c(study) -> Measurement:
     rise = np.diff(gamma[1:]) / -np.diff(np.log(LOSSES[1:]))
     return every(
         sign=positive(gamma, control=[-x for x in gamma]),
-        logarithmic=at_most(rise.max() / rise.min(), 1.5, control=LOSSES[1] / LOSSES[-1],
-                            note=f"w.c = {gamma[-1]:.3f} at loss {LOSSES[-1]:g}"),
-    )  # fmt: skip
+        logarithmic=at_most(
+            rise.max() / rise.min(),
+            1.5,
+            control=LOSSES[1] / LOSSES[-1],
+            note=f"w.c = {gamma[-1]:.3f} at loss {LOSSES[-1]:g}",
+        ),
+    )
 
 
 @claim("ours: gates shut in stage 1 open again in stage 3", **said(converging))
@@ -228,9 +247,10 @@ def gates_open_again(study) -> Measurement:
     every_gate = bool((found.flow.gate_values(found.final) > 0).all())
     skipped = _without_attention(study)
     return fact(
-        every_gate and bool(again), control=any(s.on for s in skipped.switches),
+        every_gate and bool(again),
+        control=any(s.on for s in skipped.switches),
         sentence=f"they open at t - T2 = {again[0]:.4g}" if again else "none opens",
-    )  # fmt: skip
+    )
 
 
 @claim("Thm 4.1 (symmetry at T3)", **said(converging))

@@ -135,9 +135,13 @@ def _self_ratio(G: np.ndarray, own: tuple[int, int], other: tuple[int, int]) -> 
 
 def _constant(study, ratio, control: np.ndarray) -> Measurement:
     found = [float(ratio(r).max()) for r in (run(study), *runs(study))]
-    return at_most(found, 0.75, control=float(control.min()),
-                   note=f"the smallest c at the config's omega and at {OMEGAS}: "
-                   f"{', '.join(f'{x:.4f}' for x in found)}")  # fmt: skip
+    return at_most(
+        found,
+        0.75,
+        control=float(control.min()),
+        note=f"the smallest c at the config's omega and at {OMEGAS}: "
+        f"{', '.join(f'{x:.4f}' for x in found)}",
+    )
 
 
 @claim("Lemma E.1 (eq 11)", part="constant", **said(staged))
@@ -182,10 +186,12 @@ def leading_norms(study) -> Measurement:
     """|WQ v_k|^2 >= |WQ c_k|^2 and |WK c_k|^2 >= |WK v_k|^2."""
 
     def least(sign: float) -> float:
-        gaps = [[(r.B[:, V1, V1] - r.B[:, C1, C1]).min(), (r.A[:, C1, C1] - r.A[:, V1, V1]).min()]
-                if sign > 0 else
-                [(r.B[:, C1, C1] - r.B[:, V1, V1]).min(), (r.A[:, V1, V1] - r.A[:, C1, C1]).min()]
-                for r in (run(study), *runs(study))]  # fmt: skip
+        gaps = [
+            [(r.B[:, V1, V1] - r.B[:, C1, C1]).min(), (r.A[:, C1, C1] - r.A[:, V1, V1]).min()]
+            if sign > 0
+            else [(r.B[:, C1, C1] - r.B[:, V1, V1]).min(), (r.A[:, V1, V1] - r.A[:, C1, C1]).min()]
+            for r in (run(study), *runs(study))
+        ]
         return float(np.min(gaps))
 
     return at_least(
@@ -211,9 +217,12 @@ def _largest_b(r: Run) -> float:
 
 def _bound(study) -> Measurement:
     found = np.array([_largest_b(r) / (r.gamma / 18) for r in (run(study), *runs(study))])
-    return at_least(found, 0.25, control_bound=1.05,
-                    note=f"the largest b over gamma/18 = {run(study).gamma / 18:.5g}; at T1 it is "
-                    "exactly 1")  # fmt: skip
+    return at_least(
+        found,
+        0.25,
+        control_bound=1.05,
+        note=f"the largest b over gamma/18 = {run(study).gamma / 18:.5g}; at T1 it is exactly 1",
+    )
 
 
 @claim("Lemma E.2", part="constant", **said(staged))
@@ -238,8 +247,13 @@ def loose_bound(study) -> Measurement:
     times = np.array([0.25, 0.5]) * length
     lead = [system.layout.unflatten(y)["S_diff"][0, 1] for y in dense(times).T]
     rate = np.log(lead[1] / lead[0]) / (times[1] - times[0])
-    return equal(2 * np.sqrt(2), rate / (np.sqrt(2) * gamma / 18), rtol=0.01, control=1.0,
-                 note=f"measured rate {rate:.6g} at omega = {min(OMEGAS):g}")  # fmt: skip
+    return equal(
+        2 * np.sqrt(2),
+        rate / (np.sqrt(2) * gamma / 18),
+        rtol=0.01,
+        control=1.0,
+        note=f"measured rate {rate:.6g} at omega = {min(OMEGAS):g}",
+    )
 
 
 @claim("Lemma E.3", **said(staged, "consistent"))
@@ -257,13 +271,21 @@ def second_stage_logarithmic(study) -> Measurement:
 def _length(study, power: float) -> Measurement:
     rs = runs(study)[1:]  # the slope is that of small omega
     predicted = theory.attention_slope(rs[0].gamma) / power
-    return slope(power * np.log([1 / r.omega for r in rs]), [r.length for r in rs], predicted,
-                 tol=0.01 * predicted, control=1.05 * predicted,
-                 note=", ".join(f"{r.omega:g}: {r.length:.4f}" for r in rs))  # fmt: skip
+    return slope(
+        power * np.log([1 / r.omega for r in rs]),
+        [r.length for r in rs],
+        predicted,
+        tol=0.01 * predicted,
+        control=1.05 * predicted,
+        note=", ".join(f"{r.omega:g}: {r.length:.4f}" for r in rs),
+    )
 
 
-@claim("ours: stage 2 takes 9 (K-1)/gamma log 1/omega", part="constant",
-       **said(three_tokens_past_gates, "consistent"))  # fmt: skip
+@claim(
+    "ours: stage 2 takes 9 (K-1)/gamma log 1/omega",
+    part="constant",
+    **said(three_tokens_past_gates, "consistent"),
+)
 def slope_for_groups(study) -> Measurement:
     """For K groups (L = 3) T2 - T1 grows with log 1/omega at the slope 9 (K-1)/gamma, T1 in units
     of K/2.
@@ -274,18 +296,28 @@ def slope_for_groups(study) -> Measurement:
     K = c.groups if c.groups > 2 else 4
     lengths = [stage_two(gamma, a, float(c.bias), w, stop, K)[0] for w in scales]
     predicted = theory.attention_slope(gamma, K)
-    return slope(np.log(1 / np.array(scales)), lengths, predicted, tol=0.005 * predicted,
-                 control=theory.attention_slope(gamma, K + 1),
-                 note=f"K = {K}: {predicted:.6g} predicted; control: K + 1")  # fmt: skip
+    return slope(
+        np.log(1 / np.array(scales)),
+        lengths,
+        predicted,
+        tol=0.005 * predicted,
+        control=theory.attention_slope(gamma, K + 1),
+        note=f"K = {K}: {predicted:.6g} predicted; control: K + 1",
+    )
 
 
 @claim("Lemma E.3 (scores)", **said(staged, "consistent"))
 def scores_of_order_one(study) -> Measurement:
     """At T2 c_1^T S v_1 and -c_1^T S v_2 are of order one, whatever omega."""
     rs = runs(study)
-    return exponent(OMEGAS, [-r.S[-1, C1, V2] for r in rs], 0.0, tol=0.02,
-                    control_y=[r.A[0, C1, C1] for r in rs],
-                    note="-c_1^T S v_2 at T2; control: the start, omega^2")  # fmt: skip
+    return exponent(
+        OMEGAS,
+        [-r.S[-1, C1, V2] for r in rs],
+        0.0,
+        tol=0.02,
+        control_y=[r.A[0, C1, C1] for r in rs],
+        note="-c_1^T S v_2 at T2; control: the start, omega^2",
+    )
 
 
 @claim("Lemma E.3 (comparison system)", part="proof-step", **said(past_gates, "holds-corrected"))
@@ -351,8 +383,12 @@ def linear_phase(study) -> Measurement:
     """
     r = next(x for x in runs(study) if x.omega == min(OMEGAS))
     closed = theory.linear_phase(r.times, r.gamma, r.omega)
-    found = {"c.S v": r.S[:, C1, V1], "v.S c": r.S[:, V1, C1],
-             "c.A c": r.A[:, C1, C1], "v.A v": r.A[:, V1, V1]}  # fmt: skip
+    found = {
+        "c.S v": r.S[:, C1, V1],
+        "v.S c": r.S[:, V1, C1],
+        "c.A c": r.A[:, C1, C1],
+        "v.A v": r.A[:, V1, V1],
+    }
     size = r.S[:, C1, V1]
     small = (size > 1e-5) & (size < 1e-2)
     fast = theory.linear_phase(r.times, 1.02 * r.gamma, r.omega)
@@ -362,7 +398,9 @@ def linear_phase(study) -> Measurement:
         return float((off / size[small]).max())
 
     note = "relative error over the score; control: gamma off by 2 %"
-    return every(**{
-        name: at_most(error(name, closed), 10.0, control=error(name, fast), note=note)
-        for name in found
-    })  # fmt: skip
+    return every(
+        **{
+            name: at_most(error(name, closed), 10.0, control=error(name, fast), note=note)
+            for name in found
+        }
+    )

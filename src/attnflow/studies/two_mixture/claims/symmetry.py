@@ -67,8 +67,9 @@ def start_converges(study) -> Measurement:
     for m in dims:
         S, A, B = _starts(float(study.config.omega), m)
         off.append(np.sqrt(np.mean([S**2, (A - np.eye(4)) ** 2, (B - np.eye(4)) ** 2])))
-    return exponent(dims, off, -0.5, tol=0.05, control=-1.0,
-                    note="root mean square deviation over omega^2")  # fmt: skip
+    return exponent(
+        dims, off, -0.5, tol=0.05, control=-1.0, note="root mean square deviation over omega^2"
+    )
 
 
 # --- Joint training, from the Gram of infinite width.
@@ -85,8 +86,10 @@ class Trained:
     @functools.cached_property
     def outputs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """p[time, head, sample, key, query], H[time, head, sample], f[time, sample]."""
-        pairs = [forward(w, S, TWO.population, self.bias)
-                 for w, S in zip(self.w, self.G[:, :, :4, 4:], strict=True)]  # fmt: skip
+        pairs = [
+            forward(w, S, TWO.population, self.bias)
+            for w, S in zip(self.w, self.G[:, :, :4, 4:], strict=True)
+        ]
         p, H, f = (np.stack(x) for x in zip(*pairs, strict=True))
         return p, H, f
 
@@ -128,9 +131,13 @@ def _block(state: Trained, which: str) -> np.ndarray:
 
 def _kept(study, gap, broken: str) -> Measurement:
     straight, bent = _both(study, broken)
-    return at_most(gap(straight), LIMIT, control=gap(bent),
-                   note=f"over {STEPS} steps of joint descent, lr {LR:g}; control: a start that is"
-                   f" not symmetric between {broken}s")  # fmt: skip
+    return at_most(
+        gap(straight),
+        LIMIT,
+        control=gap(bent),
+        note=f"over {STEPS} steps of joint descent, lr {LR:g}; control: a start that is"
+        f" not symmetric between {broken}s",
+    )
 
 
 # --- Symmetry between groups: Lemma C.2, Cor. C.3.
@@ -187,10 +194,12 @@ def _output_gap(order: list[int], heads: list[int], sign: float, which: int):
 @claim("Cor C.3 (p, H, f)", **said(two_mixtures))
 def groups_share_outputs(study) -> Measurement:
     """p, H of both heads and f agree on X_{1,s,s'} and X_{2,s,s'}."""
-    return every(**{
-        name: _kept(study, _output_gap(OTHER_GROUP, [0, 1], 1.0, i), "group")
-        for i, name in enumerate("pHf")
-    })  # fmt: skip
+    return every(
+        **{
+            name: _kept(study, _output_gap(OTHER_GROUP, [0, 1], 1.0, i), "group")
+            for i, name in enumerate("pHf")
+        }
+    )
 
 
 # --- Symmetry between heads: Lemma C.4, Cor. C.5.
@@ -234,7 +243,9 @@ def heads_mirror_query_scores(study) -> Measurement:
 def heads_mirror_outputs(study) -> Measurement:
     """p^+(X_{k,s,s'}) = p^-(X_{k,-s,-s'}), likewise H, and f changes its sign."""
     flipped = [SAMPLES.index(s.translate(str.maketrans("+-", "-+"))) for s in SAMPLES]
-    return every(**{
-        name: _kept(study, _output_gap(flipped, [1, 0], -1.0, i), "head")
-        for i, name in enumerate("pHf")
-    })  # fmt: skip
+    return every(
+        **{
+            name: _kept(study, _output_gap(flipped, [1, 0], -1.0, i), "head")
+            for i, name in enumerate("pHf")
+        }
+    )

@@ -59,12 +59,14 @@ def initial_concentration(study) -> Measurement:
     are within omega^2 (sqrt(4/m log 8/delta) + 4/m log 8/delta) of 0, and the norms of omega^2."""
     wrong = {m: worst_entries(m) > bound(m) for m in (20, 100, 400)}
     tight = {m: worst_entries(m) > 0.4 * bound(m) for m in wrong}
-    return every(**{
-        f"m{m}": statistical(
-            DELTA, wrong[m] * 1.0, side="below", z=2.0, control_samples=tight[m] * 1.0,
-        )
-        for m in wrong
-    })  # fmt: skip
+    return every(
+        **{
+            f"m{m}": statistical(
+                DELTA, wrong[m] * 1.0, side="below", z=2.0, control_samples=tight[m] * 1.0
+            )
+            for m in wrong
+        }
+    )
 
 
 @claim("Lemma G.1", part="proof-step", expected="holds-corrected", study=STUDY)

@@ -81,8 +81,13 @@ def stage_two(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> Figur
     gamma = float(theory.neurons(c.t1, c.bias, c.groups)[0])
     rise = theory.attention_slope(gamma, c.groups)
     axes.plot(x, lengths, "o", color=draw.COLOURS[0], label="measured")
-    axes.plot(x, lengths[-1] + rise * (x - x[-1]), color=draw.COLOURS[1], ls="--",
-              label=f"slope 9 (K-1)/γ = {rise:.4g}")  # fmt: skip
+    axes.plot(
+        x,
+        lengths[-1] + rise * (x - x[-1]),
+        color=draw.COLOURS[1],
+        ls="--",
+        label=f"slope 9 (K-1)/γ = {rise:.4g}",
+    )
     axes.set_xlabel("log 1/ω (1)")
     axes.set_ylabel("T2 - T1 (flow time)")
     draw.title(figure, "Stage 2 lasts as long as log 1/ω")
@@ -101,8 +106,13 @@ def stage_three(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> Fig
         size = margins.margin(study.symmetric, run.attention.final).value
         x = np.array(sorted(run.times))
         look = draw.COLOURS[i % len(draw.COLOURS)]
-        axes.plot(x, [run.times[e] for e in x], "o", color=look,
-                  label=f"score {stop:g}, margin {size:.3g}")  # fmt: skip
+        axes.plot(
+            x,
+            [run.times[e] for e in x],
+            "o",
+            color=look,
+            label=f"score {stop:g}, margin {size:.3g}",
+        )
         axes.plot(x, 1 / (x * size**2), color=look, lw=0.9, ls="--")
     axes.set_xscale("log")
     axes.set_yscale("log")

@@ -34,8 +34,16 @@ def attention_maps(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> 
             image = axes.imshow(values, vmin=0, vmax=1, cmap="cividis", interpolation="nearest")
             for (i, j), value in np.ndenumerate(values):
                 shade = "black" if value > 0.6 else "white"
-                axes.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=SMALL,
-                          color=shade, in_layout=False)  # fmt: skip
+                axes.text(
+                    j,
+                    i,
+                    f"{value:.2f}",
+                    ha="center",
+                    va="center",
+                    fontsize=SMALL,
+                    color=shade,
+                    in_layout=False,
+                )
             axes.set_xticks(range(len(tokens)), tokens, fontsize=SMALL)
             axes.set_yticks(range(len(tokens)), tokens, fontsize=SMALL)
             axes.spines[:].set_visible(False)
@@ -59,8 +67,9 @@ def score_map(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> Figur
     step = 1 + (len(names) - 1) // 8
     image: Any = None
     for axes, head in zip(grid, ("plus", "minus"), strict=True):
-        image = axes.imshow(last.sel(head=head).values, vmin=-top, vmax=top, cmap="PuOr",
-                            interpolation="nearest")  # fmt: skip
+        image = axes.imshow(
+            last.sel(head=head).values, vmin=-top, vmax=top, cmap="PuOr", interpolation="nearest"
+        )
         axes.set_xticks(range(0, len(names), step), names[::step], fontsize=SMALL)
         axes.set_yticks(range(0, len(names), step), names[::step], fontsize=SMALL)
         axes.set_title(f"{head} head", fontsize=9)
