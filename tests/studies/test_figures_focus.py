@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from attnflow import _figures as draw
-from attnflow import walk
+from attnflow import draw, walk
 from attnflow.observe.stages import Stage
 from attnflow.studies.focus_dilution import theory
 from attnflow.studies.focus_dilution.figures import maps, prediction, shared, weights

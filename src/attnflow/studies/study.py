@@ -92,7 +92,7 @@ class Study(abc.ABC):
         """Functions of the trajectory and its stages; the name is the file name.
 
         The first line of a function's docstring is its caption. Decorate it with
-        `attnflow._figures.styled` to draw in the house style.
+        `attnflow.draw.styled` to draw in the house style.
         """
         return {}
 

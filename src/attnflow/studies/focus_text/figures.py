@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnflow import _figures as draw
+from attnflow import draw
 from attnflow.studies.focus_text.model import SELF
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnflow import _figures as draw
+from attnflow import draw
 from attnflow.studies.focus_dilution.figures import maps, panels, prediction, training, weights
 
 if TYPE_CHECKING:

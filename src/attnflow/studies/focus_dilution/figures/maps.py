@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from attnflow import _figures as draw
+from attnflow import draw
 from attnflow.models import one_layer
 from attnflow.models.one_layer import OneLayerAttention
 from attnflow.models.one_layer_contexts import context_gradients

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnflow import _figures as draw
+from attnflow import draw
 from attnflow.studies.focus_dilution import theory
 from attnflow.studies.focus_dilution.figures import shared
 from attnflow.studies.focus_dilution.timeline import Timeline

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnflow import _figures as draw
+from attnflow import draw
 from attnflow.studies.focus_dilution import data as law
 from attnflow.studies.focus_dilution.figures import shared
 

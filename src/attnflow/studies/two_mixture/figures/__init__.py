@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from attnflow import _figures as draw
+from attnflow import draw
 from attnflow.studies.two_mixture.figures import laws, maps, training
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnflow import _figures as draw
+from attnflow import draw
 from attnflow.studies.two_mixture import algorithm, paths, theory
 from attnflow.studies.two_mixture import margin as margins
 from attnflow.studies.two_mixture.descent import attention_only as train_attention

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnflow import _figures as draw
+from attnflow import draw
 from attnflow.studies.two_mixture import observables
 from attnflow.studies.two_mixture import stages as rules
 
