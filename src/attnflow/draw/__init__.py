@@ -9,7 +9,7 @@ the first figure is drawn.
 from attnflow.draw.bands import TIME, numbered, timeline
 from attnflow.draw.curves import MOST_NAMED, Look, curve, thinned, token, tokens
 from attnflow.draw.files import caption, save, svg_text, write_figures
-from attnflow.draw.plots import Panel, heat, note, over_time, star, ticks
+from attnflow.draw.plots import Panel, each, heat, note, over_time, plain, star, ticks
 from attnflow.draw.scales import log_scale, log_y, plain_log_ticks
 from attnflow.draw.style import (
     BANDS,
@@ -17,6 +17,7 @@ from attnflow.draw.style import (
     GREY,
     LINES,
     SMALL,
+    Figures,
     bound,
     legend,
     new,
@@ -34,12 +35,14 @@ __all__ = [
     "MOST_NAMED",
     "SMALL",
     "TIME",
+    "Figures",
     "Look",
     "Panel",
     "against_parameter",
     "bound",
     "caption",
     "curve",
+    "each",
     "heat",
     "legend",
     "log_scale",
@@ -49,6 +52,7 @@ __all__ = [
     "numbered",
     "over_seeds",
     "over_time",
+    "plain",
     "plain_log_ticks",
     "save",
     "star",

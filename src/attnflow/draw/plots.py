@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from attnflow.draw.scales import log_y
 from attnflow.draw.style import GREY, SMALL, legend, new, title
 
 if TYPE_CHECKING:
+    import xarray as xr
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 class Panel:
     """One axes over time: the name of its vertical axis, and its curves with their names or looks.
 
-    `levels` are horizontal lines; one without a name is not in the legend.
+    `levels` are horizontal lines by their names (not in the legend without one); `also` draws more.
     """
 
     ylabel: str
@@ -33,12 +34,15 @@ class Panel:
     levels: Mapping[str, float] = field(default_factory=dict)
     log: bool = False
     limits: tuple[float | None, float | None] | None = None
+    also: Callable[[Axes], None] | None = None
 
     def draw(self, axes: Axes, time: np.ndarray) -> None:
         for i, (look, values) in enumerate(self.curves):
             curve(axes, time, values, Look.of(i, look) if isinstance(look, str) else look)
         for (name, level), line in zip(self.levels.items(), ("--", ":"), strict=False):
             axes.axhline(level, color=GREY, lw=1.1, ls=line, label=name or "_")
+        if self.also is not None:
+            self.also(axes)
         if self.log:
             log_y(axes)
         if self.limits is not None:
@@ -47,28 +51,40 @@ class Panel:
 
 
 def over_time(
-    time: Any,
+    data: xr.Dataset,
     stages: Sequence[Stage],
     words: str,
     *panels: Panel,
     extra: str = "",
     height: float | None = None,
 ) -> Figure:
-    """Panels below each other over one time axis, `words` as the title, and one legend.
+    """Panels below each other over the times of a trajectory, titled `words`, with one legend.
 
     The legend is that of the first panel with a named curve; `extra` is its last entry.
     """
-    tall = height or (3.8 if len(panels) == 1 else 5.4)
-    figure, grid = new(len(panels), 1, height=tall)
+    time = data["time"].values
+    figure, grid = new(len(panels), 1, height=height or (3.8 if len(panels) == 1 else 5.4))
     rows = np.atleast_1d(grid).tolist()
     for axes, panel in zip(rows, panels, strict=True):
         timeline(axes, time, stages, names=axes is rows[0], label=axes is rows[-1])
-        panel.draw(axes, np.asarray(time))
+        panel.draw(axes, time)
     title(figure, words)
     legend(
         figure, next((a for a in rows if a.get_legend_handles_labels()[1]), rows[0]), extra=extra
     )
     return figure
+
+
+def each(values: xr.DataArray) -> list[tuple[str, np.ndarray]]:
+    """The curves of a variable [time, name] for a `Panel`: each with its coordinate as its name."""
+    names = values[values.dims[1]].values
+    return [(plain(name), one) for name, one in zip(names, values.values.T, strict=True)]
+
+
+def plain(name: object) -> str:
+    """A label as it is: a leading underscore or a dollar sign means something to matplotlib."""
+    text = str(name).replace("$", r"\$")
+    return f"“{text}”" if text.startswith("_") else text
 
 
 def heat(axes: Axes, values: np.ndarray, *, numbers: bool, cmap: str = "cividis") -> Any:
@@ -100,14 +116,14 @@ def ticks(axes: Axes, names: Sequence[str], most: int = 9) -> None:
     axes.set_yticks(range(0, len(names), step), names[::step], fontsize=SMALL)
 
 
-def star(axes: Axes, x: Any, y: Any, label: str, size: float = 14) -> None:
+def star(axes: Axes, x: float, y: float, label: str) -> None:
     """Where this run lies on a map."""
     axes.plot(
-        x,
-        y,
+        [x],
+        [y],
         ls="none",
         marker="*",
-        ms=size,
+        ms=14,
         markerfacecolor="white",
         markeredgecolor="black",
         zorder=6,

@@ -9,15 +9,21 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 if TYPE_CHECKING:
+    import xarray as xr
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from attnflow.observe.stages import Stage
+
 P = ParamSpec("P")
+
+Figures = Mapping[str, Callable[["xr.Dataset", "list[Stage]"], "Figure"]]
+"""Figure functions of a trajectory and its stages, by file name."""
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999933")
 LINES = ("-", "--", "-.", ":", (0, (3, 1, 1, 1)), (0, (5, 1)), (0, (1, 1)), (0, (7, 2)))
@@ -102,16 +108,22 @@ def title(figure: Figure, text: str) -> None:
     figure.suptitle(text, x=0.01, ha="left", fontweight="bold")
 
 
-def legend(figure: Figure, axes: Axes, *, extra: str = "") -> None:
-    """The named curves of an axes below the figure, in as many columns as there is room for.
+def legend(figure: Figure, *axes: Axes, extra: str = "") -> None:
+    """The named curves of the axes below the figure, in as many columns as there is room for.
 
     The figure grows by the rows after the second, so that the axes keep their height.
     """
-    handles, labels = axes.get_legend_handles_labels()
+    handles: list[Any] = []
+    labels: list[str] = []
+    for each in axes:
+        found = each.get_legend_handles_labels()
+        handles += found[0]
+        labels += found[1]
     if extra:
         from matplotlib.lines import Line2D
 
-        handles, labels = [*handles, Line2D([], [], color="none")], [*labels, extra]
+        handles.append(Line2D([], [], color="none"))
+        labels.append(extra)
     if not handles:
         return
     entry = 42 + 5.8 * max(map(len, labels))
