@@ -27,6 +27,14 @@ def key(default: Any, doc: str) -> Any:
     return dataclasses.field(default=default, metadata={"doc": doc})
 
 
+def unused(config: Any, why: str, *names: str) -> None:
+    """Refuse a value, other than the default, of a key that the rest of the config ignores."""
+    for f in dataclasses.fields(config):
+        value = getattr(config, f.name)
+        if f.name in names and value != f.default:
+            raise InputError(f.name, f"{shown(value)} would be ignored: {why}; leave it out")
+
+
 def build(kind: type[C], values: Mapping[str, Any]) -> C:
     """A checked config from values of the right types, or of text as on the command line."""
     import pydantic

@@ -109,10 +109,10 @@ class TwoMixture(Study):
     @property
     def rows(self) -> int:
         """A tenth of the steps of descent, so that half times are exact to a step."""
-        return max(2, min(2000, round(self.config.horizon / self.config.lr / 10) + 1))
+        return max(2, min(2000, round(self.config.horizon / self.config.rate / 10) + 1))
 
     def optimiser(self) -> GradientDescent:
-        return GradientDescent(self.config.lr)
+        return GradientDescent(self.config.rate)
 
     @cached_property
     def main_score(self) -> Callable[[Any], Any]:
@@ -156,8 +156,8 @@ class TwoMixture(Study):
         c = self.config
         common.setdefault("save", Linear(self.rows))
         if c.infinite:
-            steps = max(1, round(c.horizon / c.lr))
-            return self.flow.descend(self.start, c.lr, steps, **common)
+            steps = max(1, round(c.horizon / c.rate))
+            return self.flow.descend(self.start, c.rate, steps, **common)
         return descend(self.flow, self.start, c.horizon, self.optimiser(), **common)
 
     def phases(self) -> list[Phase]:
