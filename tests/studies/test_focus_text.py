@@ -277,7 +277,7 @@ def test_the_chosen_sequence_is_followed(file: Path) -> None:
         ({"context": 2000}, "text: chain.txt has 8,000 tokens"),
         ({"sequence": "the,catt"}, "'catt' is not a token of chain.txt; the nearest are cat"),
         ({"tokenizer": "letters"}, "tokenizer: 'letters'"),
-        ({"rate": 0.0}, "rate: 0; a positive"),
+        ({"rate": 0.0}, "rate: 0.0; a positive"),
         ({"init_scale": -1.0}, "init_scale: -1"),
         ({"precision": "float16"}, "one of float32, float64"),
     ],

@@ -126,7 +126,7 @@ def _numbers(text: str) -> list[str]:
 
 
 def _strict(value: Any, hint: Any) -> Any:
-    """pydantic would take 1.0 for a whole number and true for 1; a person means something else."""
+    """Turn down what pydantic would convert: 1.0 for a whole number, true for 1."""
     wants = (
         typing.get_args(hint)
         if typing.get_origin(hint) in (typing.Union, types.UnionType)
