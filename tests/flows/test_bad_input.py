@@ -16,11 +16,13 @@ from attnflow.flows import (
     Every,
     Flow,
     GradientDescent,
+    Limits,
     Linear,
     Log,
     Mark,
     Momentum,
     Observable,
+    Solver,
     descend,
     gaussian,
     integrate,
@@ -214,7 +216,9 @@ def test_a_gaussian_start_has_a_scale():
     ("word", "suggestion"), [("cvodes", "cvode"), ("spicy", "scipy"), ("qqq", "known: auto")]
 )
 def test_an_unknown_engine_suggests_the_nearest(word, suggestion):
-    assert suggestion in refused("engine", lambda: integrate(bowl, start, 1.0, engine=word))
+    assert suggestion in refused(
+        "engine", lambda: integrate(bowl, start, 1.0, solver=Solver(engine=word))
+    )
 
 
 FIELDS = [
@@ -258,7 +262,9 @@ def test_rubbish_for_a_descent_is_answered_likewise(field, value):
 @given(value=rubbish)
 @example(value={"x": 1e154})
 def test_rubbish_as_a_start_is_answered_with_a_sentence_or_a_solution(value):
-    got = answer(lambda: integrate(Flow(lambda th: jnp.zeros(())), value, 1.0, max_steps=5))
+    got = answer(
+        lambda: integrate(Flow(lambda th: jnp.zeros(())), value, 1.0, limits=Limits(steps=5))
+    )
     if isinstance(got, InputError):
         assert got.field.startswith("start")
     else:
