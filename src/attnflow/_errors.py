@@ -7,7 +7,7 @@ import functools
 import inspect
 import math
 import numbers
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -70,15 +70,25 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return "known: " + ", ".join(known) if known else "none are known"
 
 
-def named_arguments(function: Callable[P, R]) -> Callable[P, R]:
-    """A call with a keyword that `function` has not gets a sentence instead of a TypeError."""
-    known = [n for n in inspect.signature(function).parameters if n not in ("self", "cls")]
+def named_arguments(
+    moved: Mapping[str, str] | None = None,
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A call with a keyword that the function has not gets a sentence instead of a TypeError.
 
-    @functools.wraps(function)
-    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-        for name in kwargs:
-            if name not in known:
-                raise InputError(name, f"no such argument; {nearest(name, known)}")
-        return function(*args, **kwargs)
+    `moved` says for some of them what to write instead.
+    """
 
-    return checked
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        known = [n for n in inspect.signature(function).parameters if n not in ("self", "cls")]
+
+        @functools.wraps(function)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+            for name in kwargs:
+                if name not in known:
+                    hint = (moved or {}).get(name) or nearest(name, known)
+                    raise InputError(name, f"no such argument; {hint}")
+            return function(*args, **kwargs)
+
+        return checked
+
+    return decorate

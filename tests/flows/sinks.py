@@ -23,3 +23,17 @@ class Stored:
 
     def collect(self):
         return joined(self.segments)
+
+
+class Interrupted(Stored):
+    """A sink that is full after some checkpoints: a process that was killed."""
+
+    def __init__(self, after):
+        super().__init__()
+        self.after = after
+
+    def checkpoint(self, checkpoint):
+        super().checkpoint(checkpoint)
+        self.after -= 1
+        if self.after == 0:
+            raise KeyboardInterrupt

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from sinks import Stored
+from sinks import Interrupted, Stored
 
 from attnflow import InputError
 from attnflow.flows import (
@@ -279,20 +279,6 @@ def test_shares_reach_observables_and_the_energy_balances_also_while_sliding(fiv
 
 def row(states, k):
     return {name: array[k] for name, array in states.items()}
-
-
-class Interrupted(Stored):
-    """A sink that is full after some checkpoints: a process that was killed."""
-
-    def __init__(self, after):
-        super().__init__()
-        self.after = after
-
-    def checkpoint(self, checkpoint):
-        super().checkpoint(checkpoint)
-        self.after -= 1
-        if self.after == 0:
-            raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("after", [1, 2, 3])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from sinks import Stored
+from sinks import Interrupted, Stored
 
 from attnflow import InputError
 from attnflow.flows import (
@@ -141,13 +141,13 @@ def test_an_interrupted_schedule_goes_on_where_it_was():
 def test_an_interrupted_descent_of_phases_goes_on_where_it_was():
     options = {"optimiser": GradientDescent(0.01), "save": Linear(11)}
     whole = descend(PHASES, start, store=Store(Stored(), every=7), **options)
-    sink = Stored()
-    limits = Limits(steps=120)
-    cut = descend(PHASES, start, store=Store(sink, every=7), limits=limits, **options)
-    assert cut.status is Status.STEP_LIMIT
-    resumed = descend(PHASES, start, store=Store(sink, every=7), **options)
-    assert resumed.trajectory.equals(whole.trajectory)
-    assert resumed.phases == whole.phases
+    for after in (1, 12, 20, 24):
+        sink = Interrupted(after)
+        with pytest.raises(KeyboardInterrupt):
+            descend(PHASES, start, store=Store(sink, every=7), **options)
+        resumed = descend(PHASES, start, store=Store(sink, every=7), **options)
+        assert resumed.trajectory.equals(whole.trajectory)
+        assert resumed.phases == whole.phases
 
 
 def test_a_single_phase_is_the_plain_solve():

@@ -20,7 +20,7 @@ from attnflow._precision import float64
 from attnflow.flows.engines import Work
 from attnflow.flows.flow import FlowLike
 from attnflow.flows.layout import Params, Vector
-from attnflow.flows.options import Limits, Store, option
+from attnflow.flows.options import MOVED, Limits, Store, option
 from attnflow.flows.phases import Phase, phases_of
 from attnflow.flows.probes import Mark, Observable
 from attnflow.flows.progress import Report, reporting
@@ -87,7 +87,7 @@ CHUNK = 1024
 MOST = 100_000_000
 
 
-@named_arguments
+@named_arguments(MOVED)
 @float64
 def descend(
     flow: FlowLike | Sequence[Phase],

@@ -13,7 +13,7 @@ from attnflow._precision import float64
 from attnflow.flows.engines import Choice, Work, build, choose, has_cvode
 from attnflow.flows.flow import FlowLike, System
 from attnflow.flows.layout import Params, Shares, Vector
-from attnflow.flows.options import Limits, Solver, Store, option
+from attnflow.flows.options import MOVED, Limits, Solver, Store, option
 from attnflow.flows.phases import Phase, phases_of
 from attnflow.flows.probes import Mark, Observable
 from attnflow.flows.progress import Report, reporting
@@ -39,7 +39,7 @@ GRAZING = 1e-10
 """How far beyond its surface a gate may be that never left it: more is a switch."""
 
 
-@named_arguments
+@named_arguments(MOVED)
 @float64
 def integrate(
     flow: FlowLike | Sequence[Phase],

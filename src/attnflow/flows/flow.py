@@ -63,7 +63,7 @@ class Flow:
     {'x': array([-2.])}
     """
 
-    @named_arguments
+    @named_arguments()
     def __init__(
         self,
         loss: Scalar | None = None,

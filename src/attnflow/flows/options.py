@@ -70,6 +70,18 @@ class Limits:
         whole("limits.switches", self.switches)
 
 
+MOVED = {
+    **{n: f"write solver=Solver({n}=...)" for n in ("engine", "method", "jacobian", "atol")},
+    "cross_check": "write solver=Solver(cross_check=True)",
+    "sink": "write store=Store(sink=...)",
+    "checkpoint_every": "write store=Store(every=...)",
+    "keep_states": "write store=Store(states=True)",
+    "max_steps": "write limits=Limits(steps=...)",
+    "max_seconds": "write limits=Limits(seconds=...)",
+}
+"""Where options are that used to be arguments of their own."""
+
+
 def option(name: str, given: Any, kind: type) -> Any:
     """`given` as an option object, `kind()` for None; a word is a `Solver`'s engine."""
     if given is None:

@@ -82,7 +82,11 @@ class Probes:
         self._order = list(crossings)
         functions = {("row", n): o.measure for n, o in rows.items()}
         functions |= {("mark", n): m.measure for n, (m, _) in crossings.items()}
-        self._fused = _Fused(system, functions)
+        fields = {("row", n): f"observe.{n}" for n in rows}
+        fields |= {
+            ("mark", n): f"{'stops' if s else 'marks'}.{n}" for n, (_, s) in crossings.items()
+        }
+        self._fused = _Fused(system, functions, fields)
         shapes = self._fused.shapes(y)
         self.shape = _shape(rows, {n: shapes["row", n] for n in rows})
         self.names: list[str] = []
@@ -130,8 +134,13 @@ class Probes:
 class _Fused:
     """Named functions of (theta, shares): in NumPy where they are NumPy's, else compiled once."""
 
-    def __init__(self, system: System, functions: Mapping[tuple[str, str], Callable[..., Any]]):
-        self._system, self._functions = system, dict(functions)
+    def __init__(
+        self,
+        system: System,
+        functions: Mapping[tuple[str, str], Callable[..., Any]],
+        fields: Mapping[tuple[str, str], str],
+    ):
+        self._system, self._functions, self._fields = system, dict(functions), fields
         gated = system.gates is not None
         self._two = {key: gated and takes_two(f) for key, f in functions.items()}
         self._here: set[Any] = set()
@@ -142,20 +151,22 @@ class _Fused:
         state = jax.ShapeDtypeStruct((self._system.size,), np.float64)
         for key, function in self._functions.items():
             if not callable(function):
-                raise InputError(_field(key), f"{shown(function)}; a function of the parameters")
+                raise InputError(
+                    self._fields[key], f"{shown(function)}; a function of the parameters"
+                )
             value = self._native(key, y)
             if isinstance(value, np.ndarray | np.generic | float | int):
                 self._here.add(key)
                 found[key] = np.shape(value)
                 continue
             shape = shape_of(
-                _field(key),
+                self._fields[key],
                 lambda z, key=key: self._traced(key, z, None),
                 state,
                 self._system.layout,
             )
             if not hasattr(shape, "shape"):
-                raise InputError(_field(key), f"returns {shown(shape)}; an array or a number")
+                raise InputError(self._fields[key], f"returns {shown(shape)}; an array or a number")
             found[key] = shape.shape
         return found
 
@@ -210,10 +221,6 @@ class _Fused:
             return ()
         u = (gates.values(theta, xp) > 0) * 1.0 if u is None else u
         return (gates.unflatten(u),)
-
-
-def _field(key: tuple[str, str]) -> str:
-    return f"{'observe' if key[0] == 'row' else 'marks'}.{key[1]}"
 
 
 def _mapping(field: str, given: Any) -> dict[str, Any]:
