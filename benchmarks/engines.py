@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from attnflow.flows import Flow, integrate, Solver
+from attnflow.flows import Flow, Limits, Solver, integrate
 from attnflow.flows.engines import choose, spectral_radius
 from benchmarks import _problem as problem
 from benchmarks._measure import fresh
@@ -51,7 +51,7 @@ def _products(quick: bool) -> Table:
                     dim=dim,
                     until=problem.UNTIL,
                     rtol=rtol,
-                    options={"jacobian": kind},
+                    options={"solver": Solver(jacobian=kind)},
                     repeats=1 if quick else 2,
                 )
                 for kind in ("difference", "exact")
@@ -105,7 +105,7 @@ def _methods(limit: float, quick: bool) -> Table:
                         until=until,
                         rtol=rtol,
                         repeats=2,
-                        options={"method": method, "max_seconds": limit},
+                        options={"solver": Solver(method=method), "limits": Limits(seconds=limit)},
                     )
                     for method in ("bdf", "adams")
                 }
@@ -173,7 +173,7 @@ def _engines(limit: float, quick: bool) -> Table:
                 until=until,
                 rtol=1e-6,
                 repeats=2,
-                options={"engine": engine, "method": method, "max_seconds": limit},
+                options={"solver": Solver(engine, method), "limits": Limits(seconds=limit)},
             )
             seconds = row.get("seconds", float("nan"))
             base = seconds if engine == "cvode" else base
