@@ -183,7 +183,8 @@ def test_a_start_that_diverges_leaves_the_others_alone() -> None:
     good = flow.project(STARTS[0])
     bad = {**good, "rest": {"w": np.full(P, 1e200), "bias": np.array(0.0)}}
     found = gram_descent(flow, [good, bad], 0.02, 5).final["rest"]["w"]
-    assert np.array_equal(found[0], gram_descent(flow, good, 0.02, 5).final["rest"]["w"])
+    alone = gram_descent(flow, good, 0.02, 5).final["rest"]["w"]
+    assert np.abs(found[0] - alone).max() <= DESCENT
     assert not np.isfinite(found[1]).all()
 
 
