@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from attnflow import InputError, verify
 from attnflow.flows import (
@@ -23,7 +25,7 @@ from attnflow.models.two_head import TwoHeadClassifier, gated_weight_flow, table
 from attnflow.models.two_head_gram import gram_flow, head_scores, infinite_width_start, score_start
 from attnflow.models.two_head_reduced import SymmetricFlow, symmetric_flow
 from attnflow.tasks import MixtureClassification
-from tolerances import IDENTITY, OPTAX_LOOP
+from tolerances import CLOSED_FORM_VS_AUTODIFF, IDENTITY, OPTAX_LOOP
 
 
 def by_definition(theta, X, y):
@@ -113,8 +115,42 @@ def test_gram_descent_is_weight_descent(K, L):
         assert np.abs(gap).max() < OPTAX_LOOP
     assert np.abs(reduced["rest"]["w"] - expected["rest"]["w"]).max() < OPTAX_LOOP
     # Euler steps of the Gram flow are not it.
-    euler = descend(gram, gram.project(theta), 30.0, GradientDescent(0.1), save=Linear(2)).final
+    start = gram.project(theta)
+    euler = descend(gram.flow, start, 30.0, GradientDescent(0.1), save=Linear(2)).final
     assert np.abs(euler["rest"]["w"] - expected["rest"]["w"]).max() > 1e-6
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=5)
+def test_forces_in_numpy_are_those_by_autodiff(seed):
+    """Of the Gram flow, and of its symmetric sectors: 8 x 8 and 4 x 4."""
+    task, rng = MixtureClassification(3, 3), np.random.default_rng(seed)
+    symmetric = symmetric_flow(task.orbits, 0.3).gram
+    for flow, like in (
+        (gram_flow(task.population), infinite_width_start(3, 0.3)),
+        (symmetric, symmetric.start),
+    ):
+        system, state = flow.bind(like), flow.sample(rng, like)
+        y, out = system.layout.flatten(state), np.empty(system.size)
+        system.rhs(y, out)
+        with jax.enable_x64(True):
+            traced = np.asarray(jax.jit(system.trace_velocity)(y))
+        assert np.abs(out - traced).max() < CLOSED_FORM_VS_AUTODIFF * (1 + np.abs(out).max())
+
+
+def test_tables_take_many_states_at_once():
+    population = MixtureClassification(2, 3).population
+    t, rng = tables(population), np.random.default_rng(0)
+    w, S = rng.standard_normal((3, 5, 2, 4)), rng.standard_normal((3, 5, 2, 4, 4))
+    for measure in (t.loss, t.group_losses, t.gate_values, t.predictions):
+        many = measure(w, S, 0.5)
+        assert np.abs(many[1, 2] - measure(w[1, 2], S[1, 2], 0.5)).max() < IDENTITY
+    for many, one in zip(t.forces(w, S, 0.5), t.forces(w[1, 2], S[1, 2], 0.5), strict=True):
+        assert np.abs(many[1, 2] - one).max() < IDENTITY
+    with jax.enable_x64(True):
+        traced = [np.asarray(x) for x in t.forces(jnp.asarray(w), jnp.asarray(S), 0.5)]
+    for a, b in zip(t.forces(w, S, 0.5), traced, strict=True):
+        assert np.abs(a - b).max() < IDENTITY
 
 
 def test_gram_flow_is_the_weight_flow():

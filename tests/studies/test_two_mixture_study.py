@@ -15,9 +15,11 @@ import tolerances
 from attnflow import walk
 from attnflow._errors import InputError
 from attnflow.claims import Ledger
-from attnflow.flows import integrate_gated
+from attnflow.flows import Every, GradientDescent, descend, integrate_gated
+from attnflow.models.two_head import TwoHeadClassifier, weight_flow
 from attnflow.models.two_head_gram import gram_flow, head_scores, infinite_width_start
 from attnflow.models.two_head_reduced import symmetric_flow
+from attnflow.reduce import gram_descent
 from attnflow.studies import config as configs
 from attnflow.studies.two_mixture import algorithm, descent, observables, paths, stages, theory
 from attnflow.studies.two_mixture.config import Config
@@ -129,15 +131,29 @@ def test_the_schedule_of_the_general_solver_has_the_same_stages():
     assert [g["state"] for g in found["gates"]] == ["off", "on"]
 
 
-def test_descent_in_the_sectors_is_descent_in_the_gram():
-    flow = symmetric_flow(TWO.orbits, 0.1, 0.5)
-    small = descent.descend(flow, 0.1, 600, every=600)
-    full = gram_flow(TWO.population, 0.5).descend(
-        infinite_width_start(2, 0.1), 0.1, 600, progress=False
-    )
-    lifted = flow.lift(small.states[-1])
-    np.testing.assert_allclose(lifted["S"], head_scores(full.final), atol=1e-13)
-    np.testing.assert_allclose(lifted["w"], full.final["rest"]["w"], atol=1e-13)
+@pytest.mark.parametrize(("K", "L"), [(2, 3), (3, 4)])
+def test_descent_in_the_sectors_is_descent_in_the_gram(K, L):
+    task = MixtureClassification(K, L)
+    flow = symmetric_flow(task.orbits, 0.1, 0.5)
+    small = gram_descent(flow.gram, flow.gram.start, 0.1, 600, every=600).final
+    start = infinite_width_start(K, 0.1)
+    full = gram_descent(gram_flow(task.population, 0.5), start, 0.1, 600, every=600).final
+    lifted = flow.lift(flow.of_gram(small))
+    assert np.abs(lifted["w"]).max() > 0.1
+    np.testing.assert_allclose(lifted["S"], head_scores(full), atol=1e-13)
+    np.testing.assert_allclose(lifted["w"], full["rest"]["w"], atol=1e-13)
+
+
+def test_attention_alone_is_descent_of_weights_with_frozen_neurons():
+    """At the width at which the Gram of the start is its expectation: orthogonal columns."""
+    neurons = np.random.default_rng(0).standard_normal((2, 2, 4))
+    found = descent.attention_only(TWO.population, neurons, steps=50)
+    each = np.stack([0.1 * np.eye(8)] * 2)
+    for i, w in enumerate(neurons):
+        theta = TwoHeadClassifier(w, each[:, :, :4], each[:, :, 4:], 0.5)
+        flow = weight_flow(TWO.population, ("neurons",))
+        run = descend(flow, theta, 50.0, GradientDescent(1.0), save=Every(1), progress=False)
+        np.testing.assert_allclose(found.losses[:, i], run.trajectory["loss"].values, rtol=1e-12)
 
 
 @given(seed=st.integers(0, 10_000), groups=st.integers(2, 5), length=st.integers(3, 5))

@@ -186,8 +186,6 @@ class _Trainer:
         self._init = transform.init
 
         def gradient(y: Any, key: Any) -> Any:
-            if own is not None:
-                return key  # the flow's own update draws its batch itself
             if batch is None:
                 return -system.trace_velocity(y)
             return system.trace_metric(jax.grad(lambda z: batch(layout.unflatten(z), key))(y))

@@ -11,6 +11,8 @@ from attnflow._errors import InputError, positive
 from attnflow.flows.flow import Flow
 from attnflow.flows.layout import Params
 from attnflow.models.two_head import Tables, checked_bias, checked_parts, gate_names, namespace
+from attnflow.reduce.columns import Gram
+from attnflow.reduce.gram_flow import GramFlow
 from attnflow.reduce.reduction import Reduction
 from attnflow.tasks.mixture import MixturePopulation
 
@@ -59,6 +61,27 @@ class SymmetricFlow(Reduction):
             host=True,
             name="two-head classifier, symmetric",
         )
+
+    @functools.cached_property
+    def gram(self) -> GramFlow:
+        """The same with the self-scores kept, for gradient descent, which does not keep
+        `A = (omega^4 + S S^T)^(1/2)`: the Gram of keys and queries in each sector, 4 x 4.
+
+        The sectors have 2 and 2(K-1) copies in the weights, a neuron has 2K: their rates.
+        """
+        K, sector = self.groups, Gram(self.omega**2 * np.eye(4), {"K": 2, "Q": 2})
+        return GramFlow(
+            lambda grams, rest: self.loss_of(self.of_gram({"gram": grams, "rest": rest})),
+            start={"gram": dict.fromkeys(("sum", "diff"), sector), "rest": {"w": np.zeros(2)}},
+            rates={"sum": 1 / 2, "diff": 1 / (2 * K - 2), "w": 1 / (2 * K)},
+            gradient=self._gradient,
+            name="two-head classifier, symmetric Gram",
+        )
+
+    def of_gram(self, state: Params) -> Params:
+        """The ten numbers of a state of `gram`, with any leading axes."""
+        parts = {f"S_{name}": G["K", "Q"] for name, G in state["gram"].items()}
+        return {"w": state["rest"]["w"], **parts}
 
     @property
     def start(self) -> Params:
@@ -163,7 +186,16 @@ class SymmetricFlow(Reduction):
         """The eight numbers the tables look up: four on the diagonals, then four off them."""
         xp, K = namespace(state["w"]), self.groups
         off = (state["S_sum"] - state["S_diff"]) / K
-        return xp.stack([state["S_diff"] + off, off]).reshape(-1)
+        return xp.stack([state["S_diff"] + off, off], axis=-3)
+
+    def _gradient(self, grams: Any, rest: Any) -> Any:
+        """dL/dS in both sectors, and dL/dw: see `GramFlow`."""
+        S = self._scores(self.of_gram({"gram": grams, "rest": rest}))
+        dw, m = self.tables.forces(rest["w"], S, self.bias)
+        diagonal, off = np.moveaxis(m.reshape(S.shape), -3, 0)
+        total = (diagonal + off) / self.groups
+        parts = {"sum": {("K", "Q"): -total}, "diff": {("K", "Q"): total - diagonal}}
+        return parts, {"w": -dw}
 
     def _velocity(self, state: Params, out: Params | None = None, gates: Any = None) -> Params:
         K = self.groups

@@ -24,10 +24,11 @@ from attnflow.claims import (
     positive,
     slope,
 )
-from attnflow.models.two_head_reduced import symmetric_flow
+from attnflow.models.two_head_reduced import SymmetricFlow, symmetric_flow
+from attnflow.reduce import Descents, gram_descent
 from attnflow.studies.two_mixture import paths, stages
 from attnflow.studies.two_mixture.claims.common import STUDY, TWO, said
-from attnflow.studies.two_mixture.descent import AttentionOnly, Descent, attention_only, descend
+from attnflow.studies.two_mixture.descent import AttentionOnly, attention_only
 from attnflow.studies.two_mixture.observables import share
 from attnflow.studies.two_mixture.paths import HALF, main_score, other_score
 
@@ -46,22 +47,28 @@ def learnable(study) -> Regime:
     return Regime(inside, f"{words}; K = 2, L = 3")
 
 
-def descent(study) -> Descent:
-    return _descent(float(study.config.omega), float(study.config.bias))
+def flow_of(study) -> SymmetricFlow:
+    return symmetric_flow(TWO.orbits, float(study.config.omega), float(study.config.bias))
+
+
+def descent(study) -> Descents:
+    return _descent(flow_of(study))
 
 
 @functools.lru_cache(maxsize=8)
-def _descent(omega: float, bias: float) -> Descent:
-    """Joint descent of K = 2 until the loss is .02, every ten steps."""
-    flow = symmetric_flow(TWO.orbits, omega, bias)
-    return descend(flow, LR, 6000, every=10, stop=lambda s: flow.loss_of(s) < 0.02)
+def _descent(flow: SymmetricFlow) -> Descents:
+    """Joint descent of K = 2 until the loss is .02: the ten numbers after every step."""
+    gram, ten = flow.gram, flow.of_gram
+    return gram_descent(
+        gram, gram.start, LR, 6000, keep=ten, stop=lambda s: flow.loss_of(ten(s)) < 0.02
+    )
 
 
-def half_step(run: Descent, group: int) -> int:
-    """The first recorded step at which the loss of a group (0: conflicting) is at most ln2/2."""
-    losses = run.series(run.flow.group_losses)[:, group]
+def half_step(study, group: int) -> int:
+    """The first step at which the loss of a group (0: conflicting) is at most ln2/2."""
+    losses = flow_of(study).group_losses(descent(study).rows)[:, group]
     below = np.flatnonzero(losses <= HALF)
-    return int(run.steps[below[0]]) if len(below) else 10**9
+    return int(below[0]) if len(below) else 10**9
 
 
 def joint_of(study, groups: int = 2) -> paths.Path:
@@ -76,14 +83,12 @@ def joint_of(study, groups: int = 2) -> paths.Path:
 def consistent_before_conflicting(study) -> Measurement:
     """The loss of consistent samples falls early, that of conflicting ones only after sufficient
     training: by descent at learning rate .1, long after."""
-    run = descent(study)
-    conflicting, consistent = half_step(run, 0), half_step(run, 1)
+    conflicting, consistent = half_step(study, 0), half_step(study, 1)
     return at_least(
         conflicting / consistent,
         5.0,
         control=consistent / conflicting,
-        note=f"ln2/2 at step {consistent} (consistent) and {conflicting} (conflicting),"
-        " recorded every ten steps",
+        note=f"ln2/2 at step {consistent} (consistent) and {conflicting} (conflicting)",
     )
 
 
@@ -91,16 +96,15 @@ def consistent_before_conflicting(study) -> Measurement:
 def neurons_before_attention(study) -> Measurement:
     """The neurons align from the beginning, the attention scores change only later: when w.v has
     half of what it has at the conflicting half time, the largest score has not a tenth."""
-    run = descent(study)
-    end = int(np.searchsorted(run.steps, half_step(run, 0)))
-    a = run.series(lambda s: s["w"][1])[: end + 1]
-    score = run.series(lambda s: main_score(s, 2))[: end + 1]
+    end, states = half_step(study, 0), descent(study).rows
+    a = states["w"][: end + 1, 1]
+    score = flow_of(study).score(states, "c", "v")[: end + 1]
     early = int(np.argmax(a >= a[-1] / 2))
     return at_most(
         score[early] / score[-1],
         0.1,
         control=a[early] / a[-1],
-        note=f"w.v has half of its size at step {run.steps[early]} of {run.steps[end]}",
+        note=f"w.v has half of its size at step {early} of {end}",
     )
 
 
@@ -108,13 +112,12 @@ def neurons_before_attention(study) -> Measurement:
 def scores_rise_when_the_loss_falls(study) -> Measurement:
     """The time at which the scores change noticeably coincides with that at which the conflicting
     loss falls: the steepest rise of the score and the steepest fall are close."""
-    run = descent(study)
+    flow, run = flow_of(study), descent(study)
     t = run.steps * LR
-    loss = run.series(run.flow.group_losses)
-    score = run.series(lambda s: main_score(s, 2))
+    loss, score = flow.group_losses(run.rows), flow.score(run.rows, "c", "v")
     rise = t[np.argmax(np.gradient(score, t))]
     falls = [t[np.argmin(np.gradient(loss[:, k], t))] for k in (0, 1)]
-    half = half_step(run, 0) * LR
+    half = half_step(study, 0) * LR
     return at_most(
         abs(rise - falls[0]) / half,
         0.1,
@@ -127,7 +130,7 @@ def scores_rise_when_the_loss_falls(study) -> Measurement:
 def association(study) -> Measurement:
     """c1'S v1 grows to a large positive and c1'S v2 to a large negative value: attention associates
     group and signal of one group and dissociates those of different groups."""
-    last = descent(study).states[-1]
+    last = descent(study).final
     same, other = main_score(last, 2), other_score(last, 2)
     return positive(
         [same, -other],
@@ -141,9 +144,8 @@ def association(study) -> Measurement:
 def descent_follows_the_flow(study) -> Measurement:
     """Descent at learning rate .1 has the half times of the gradient flow: the analysis of the flow
     is one of the experiment."""
-    run, flow = descent(study), joint_of(study)
-    times = np.array([flow.marks["half -1"]])
-    steps = np.array([half_step(run, 0) * LR])
+    times = np.array([joint_of(study).marks["half -1"]])
+    steps = np.array([half_step(study, 0) * LR])
     return equal(
         times,
         steps,
@@ -160,8 +162,7 @@ def descent_follows_the_flow(study) -> Measurement:
 def concentrated_maps(study) -> Measurement:
     """After training the plus head's signal queries attend to the group token on X(1,+,-) and on
     X(1,+,+) the own signal does so, the other one avoids it."""
-    run = descent(study)
-    p = run.flow.attention(run.states[-1])[0]  # sample (d = 1, d = -1), key, query
+    p = flow_of(study).attention(descent(study).final)[0]  # sample (d = 1, d = -1), key, query
     to_group = [p[1, 0, 1], p[1, 0, 2], p[0, 0, 1]]
     return every(
         concentrated=at_least(to_group, 0.6, control=[1 / 3] * 3),
@@ -175,26 +176,26 @@ def concentrated_maps(study) -> Measurement:
 
 
 @functools.cache
-def gaussian_draws() -> tuple[AttentionOnly, ...]:
-    """Attention alone at infinite width, omega = .1, b = 1/2, to t = 200."""
+def fixed_neurons() -> AttentionOnly:
+    """Attention alone at infinite width, omega = .1, b = 1/2, to t = 200; aligned neurons last."""
     draws = [np.random.default_rng(s).standard_normal((2, 4)) for s in DRAWS]
-    return tuple(attention_only(TWO.population, w) for w in draws)
+    aligned = 2.0 * np.array([[1, 1, 1, 1], [1, 1, -1, -1.0]])
+    return attention_only(TWO.population, np.array([*draws, aligned]))
 
 
 @claim("App A.2 (Fig 3)", part="experiment", expected="holds-corrected", study=STUDY)
 def attention_alone(study) -> Measurement:
     """With Gaussian neurons that are kept fixed, training only the attention does not learn
     (K = 2, omega = .1, b = 1/2, neurons of standard deviation 1)."""
-    found = gaussian_draws()
-    losses = np.array([run.losses[-1] for run in found])
-    solved = sum(run.accuracy == 1 for run in found)
-    aligned = attention_only(TWO.population, 2.0 * np.array([[1, 1, 1, 1], [1, 1, -1, -1.0]]))
-    words = f"{solved} of {len(found)} draws reach accuracy 1; losses {losses.min():.2f} to"
+    found = fixed_neurons()
+    *losses, aligned = found.losses[-1]
+    solved = int((found.accuracy[:-1] == 1).sum())
+    words = f"{solved} of {len(losses)} draws reach accuracy 1; losses {min(losses):.2f} to"
     return corrected(
-        printed=fact(solved == 0, sentence=f"{words} {losses.max():.2f} at t = 200"),
+        printed=fact(solved == 0, sentence=f"{words} {max(losses):.2f} at t = 200"),
         right=every(
-            typical=at_most(solved / len(found), 0.34, control=1.0),
-            loss=at_least(float(np.median(losses)), 0.25, control=aligned.losses[-1]),
+            typical=at_most(solved / len(losses), 0.34, control=1.0),
+            loss=at_least(float(np.median(losses)), 0.25, control=aligned),
         ),
         correction=Correction(
             printed="the transformer is no longer trainable (neurons fixed at a Gaussian start)",
@@ -233,7 +234,7 @@ for seed in (0, 12):
 @claim("App A.3 (Fig 4)", part="experiment", **said(learnable))
 def other_scores_stay_small(study) -> Measurement:
     """Of all 16 scores at K = 2 the four c_k'S v_j change most."""
-    S = descent(study).flow.lift(descent(study).states[-1])["S"][0]
+    S = flow_of(study).lift(descent(study).final)["S"][0]
     block, rest = np.abs(S[:2, 2:]), S.copy()
     rest[:2, 2:] = 0.0
     largest = float(np.abs(rest).max())

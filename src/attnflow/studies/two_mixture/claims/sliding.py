@@ -8,9 +8,9 @@ import numpy as np
 
 from attnflow.claims import Measurement, claim, equal, every, fact
 from attnflow.models.two_head_reduced import symmetric_flow
+from attnflow.reduce import gram_descent
 from attnflow.studies.two_mixture import paths
 from attnflow.studies.two_mixture.claims.common import STUDY, TWO
-from attnflow.studies.two_mixture.descent import descend
 from attnflow.tasks.mixture import MixtureClassification
 
 
@@ -42,10 +42,13 @@ def descent_at_five(study) -> Measurement:
     samples and never learns them (loss ln 2); small steps follow the sliding flow instead."""
     flow = symmetric_flow(MixtureClassification(2, 5).orbits, 0.3, 0.5)
     hard = int(np.argmin(flow.population.agreement))
-    big = descend(flow, 0.1, 1500, every=20)
-    small = descend(flow, 0.002, 2000, every=2000)
-    dead, alive = (float(flow.gate_values(s)[0, hard]) for s in (big.states[2], small.states[-1]))
-    stuck = float(flow.group_losses(big.states[-1])[0])
+    big, small = (
+        gram_descent(flow.gram, flow.gram.start, rate, steps, every=round(4 / rate)).rows
+        for rate, steps in ((0.1, 1500), (0.002, 2000))
+    )
+    heights = [flow.gate_values(flow.of_gram(run))[1, 0, hard] for run in (big, small)]
+    dead, alive = map(float, heights)
+    stuck = float(flow.group_losses(flow.of_gram(big))[-1, 0])
     return every(
         stuck=equal(np.log(2), stuck, rtol=1e-6, control=0.1, note="loss given d = -3 at t = 150"),
         branch=fact(

@@ -28,15 +28,14 @@ def attention_only(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> 
     """Training only the attention with Gaussian neurons, and with aligned ones (Fig. 3)."""
     figure, axes = draw.new()
     c, population = study.config, study.task.population
-    sizes = np.array([[1.0, 1, 1, 1], [1, 1, -1, -1]])
-    for seed in DRAWS:
-        w = np.random.default_rng(seed).standard_normal((2, 4))
-        run = train_attention(population, w, omega=c.omega, bias=c.bias, steps=200)
-        look = draw.Look(draw.COLOURS[0], "-", "Gaussian neurons" if seed == 0 else "", 1.1)
-        draw.curve(axes, np.arange(len(run.losses)), run.losses, look)
-    run = train_attention(population, 2 * sizes, omega=c.omega, bias=c.bias, steps=200)
-    aligned = draw.Look(draw.COLOURS[1], "--", "neurons 2 (c ± v)")
-    draw.curve(axes, np.arange(len(run.losses)), run.losses, aligned)
+    neurons = [np.random.default_rng(seed).standard_normal((2, 4)) for seed in DRAWS]
+    neurons.append(2 * np.array([[1.0, 1, 1, 1], [1, 1, -1, -1]]))
+    run = train_attention(population, np.array(neurons), omega=c.omega, bias=c.bias)
+    for i, losses in enumerate(run.losses.T):
+        look = draw.Look(draw.COLOURS[0], "-", "Gaussian neurons" if i == 0 else "", 1.1)
+        if i == len(DRAWS):
+            look = draw.Look(draw.COLOURS[1], "--", "neurons 2 (c ± v)")
+        draw.curve(axes, np.arange(len(losses)), losses, look)
     axes.set_xlabel("flow time t (steps × learning rate)")
     axes.set_ylabel("population loss (nats)")
     axes.set_ylim(bottom=0)
