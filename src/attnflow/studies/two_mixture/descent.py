@@ -11,7 +11,6 @@ from jaxtyping import Float
 
 from attnflow.models.two_head import tables
 from attnflow.models.two_head_reduced import SymmetricFlow
-from attnflow.studies.two_mixture.paths import forces
 from attnflow.tasks.mixture import MixturePopulation
 
 
@@ -52,7 +51,7 @@ def descend(
     kept, at = [now], [0]
     for step in range(1, steps + 1):
         dw = flow._velocity(now)["w"]
-        total, diff = forces(flow, now)
+        total, diff = flow.forces(now)
         w = w + eta * dw
         for name, part in (("S_sum", total), ("S_diff", diff)):
             N = eye.copy()
