@@ -230,6 +230,7 @@ def reopen(path: str | os.PathLike[str], ready: Study | None = None) -> Outcome:
     stored = open_run(path)
     if ready is None:
         ready = build(stored.study, stored.config)
+    ready.events = tuple(stored.marks)
     facts = stored.manifest
     known = stored.stages
     if known is not None:
@@ -246,7 +247,7 @@ def reopen(path: str | os.PathLike[str], ready: Study | None = None) -> Outcome:
         status=stored.status,
         sentence=stored.sentence,
         stages=stages,
-        events=tuple(stored.marks),
+        events=ready.events,
         work=facts.get("work") or {},
         drift=float("nan") if drift is None else drift,
         solver=facts.get("solver") or {},

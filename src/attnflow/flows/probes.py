@@ -50,16 +50,17 @@ class Mark:
     direction: int = 0
 
 
-def shared(measure: Callable[[Params], Any]) -> Callable[[Params], Any]:
-    """`measure`, computed once per row however many observables call it on the same parameters.
+def shared(measure: Callable[..., Any]) -> Callable[..., Any]:
+    """`measure`, computed once per row however many observables call it on the same parameters
+    (and shares).
 
     The compiler does not merge two decompositions of one matrix by itself.
     """
     last: list[Any] = [None, None]
 
-    def once(theta: Params) -> Any:
+    def once(theta: Params, *shares: Any) -> Any:
         if last[0] is not theta:
-            last[:] = [theta, measure(theta)]
+            last[:] = [theta, measure(theta, *shares)]
         return last[1]
 
     return once
@@ -88,7 +89,7 @@ class Probes:
         }
         self._fused = _Fused(system, functions, fields)
         shapes = self._fused.shapes(y)
-        self.shape = _shape(rows, {n: shapes["row", n] for n in rows})
+        self.shape = _shape(rows, {n: shapes["row", n] for n in rows}, _taken(system))
         self.names: list[str] = []
         self.index: list[int] = []
         level, direction, stop = [], [], []
@@ -239,8 +240,8 @@ def _observables(system: System, observe: Mapping[str, Any] | None) -> dict[str,
         for n, o in _mapping("observe", observe).items()
     }
     for name in given:
-        if name in RESERVED:
-            raise InputError(f"observe.{name}", f"the name is taken; not one of {RESERVED}")
+        if name in (taken := _taken(system)):
+            raise InputError(f"observe.{name}", f"the name is taken; not one of {taken}")
     if system.has_loss and "loss" not in given:
         loss = system.flow._loss
         assert loss is not None
@@ -268,7 +269,15 @@ def as_mark(given: Any, field_name: str) -> Mark:
     return mark
 
 
-def _shape(rows: Mapping[str, Observable], shapes: Mapping[str, tuple[int, ...]]) -> Shape:
+def _taken(system: System) -> tuple[str, ...]:
+    """The names of a trajectory's own columns; those of gates only where the flow has some."""
+    gated = system.gates is not None
+    return tuple(name for name in RESERVED if gated or not name.startswith("gate"))
+
+
+def _shape(
+    rows: Mapping[str, Observable], shapes: Mapping[str, tuple[int, ...]], reserved: tuple[str, ...]
+) -> Shape:
     """The axes of all observables, checked against each other."""
     dims: dict[str, tuple[str, ...]] = {}
     coords: dict[str, np.ndarray] = {}
@@ -281,12 +290,12 @@ def _shape(rows: Mapping[str, Observable], shapes: Mapping[str, tuple[int, ...]]
             raise InputError(
                 f"observe.{name}", f"dims {axes} for a value of shape {shape}; one each"
             )
-        taken = {*rows, *RESERVED}
+        taken = {*rows, *reserved}
         if len({*axes, *taken}) < len(axes) + len(taken):
             raise InputError(
                 f"observe.{name}",
                 f"dims {axes}; an axis has its own name, not twice the same, not that of an "
-                f"observable and not one of {RESERVED}",
+                f"observable and not one of {reserved}",
             )
         for dim, size in zip(axes, shape, strict=True):
             if sizes.setdefault(dim, size) != size:

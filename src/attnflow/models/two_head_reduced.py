@@ -104,6 +104,15 @@ class SymmetricFlow(Reduction):
         """p[head, sample, key, query] of the representatives."""
         return self.tables.attention(self._scores(state))
 
+    def features(self, state: Params) -> Any:
+        """Phi: `H_h(X) = Phi_h(X) . (gamma, a)`, the attention feature along c and along v.
+
+        Head x sample x 2.
+        """
+        t = self.tables
+        seen = self.attention(state).sum(axis=3) * t.value_sign
+        return np.stack([(seen * (t.value_at == kind)).sum(axis=2) for kind in (0, 1)], axis=-1)
+
     def predictions(self, state: Params) -> Any:
         """f of the representatives (label +1)."""
         return self.tables.predictions(state["w"], self._scores(state), self.bias)

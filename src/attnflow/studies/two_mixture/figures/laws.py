@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnflow import _figures as draw
-from attnflow.studies.two_mixture import algorithm, paths, theory
+from attnflow.studies.two_mixture import algorithm, theory
 from attnflow.studies.two_mixture import margin as margins
 from attnflow.studies.two_mixture.descent import attention_only as train_attention
 
@@ -50,14 +50,13 @@ def more_groups(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> Fig
     figure, (top, below) = draw.new(2, 1, height=5.0)
     c = study.config
     for i, K in enumerate((3, 4, 8)):
-        path = paths.learning(K, c.omega, c.bias)
-        each = path.series(path.flow.group_losses)
-        own = path.series(lambda s, K=K: paths.main_score(s, K))
-        other = path.series(lambda s, K=K: paths.other_score(s, K))
-        draw.curve(top, path.time, each[:, 0], i, f"K = {K}")
-        top.plot(path.time, each[:, 1], color=draw.COLOURS[i], lw=0.8, ls=":")
-        draw.curve(below, path.time, own, i)
-        below.plot(path.time, other, color=draw.COLOURS[i], lw=0.8, ls=":")
+        run = algorithm.learning(K, c.omega, c.bias)
+        t, each = run.trajectory["time"].values, run.trajectory["group_loss"].values
+        own, other = (run.flow.score(run.states(), "c", "v", same) for same in (True, False))
+        draw.curve(top, t, each[:, 0], i, f"K = {K}")
+        top.plot(t, each[:, 1], color=draw.COLOURS[i], lw=0.8, ls=":")
+        draw.curve(below, t, own, i)
+        below.plot(t, other, color=draw.COLOURS[i], lw=0.8, ls=":")
     top.set_ylabel("loss (nats)")
     below.set_ylabel("score (1)")
     below.set_xlabel("flow time t (steps × learning rate)")
@@ -100,9 +99,9 @@ def stage_three(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> Fig
     figure, axes = draw.new()
     for i, stop in enumerate(sorted({0.5, 1.0, 2.0, study.config.score_stop})):
         run = _stages(study, study.config.omega, stop)
-        if run.attention is None or not run.times:
+        if not run.times:
             continue
-        size = margins.margin(study.symmetric, run.attention.final).value
+        size = margins.margin(study.symmetric, run.at_t2).value
         x = np.array(sorted(run.times))
         look = draw.COLOURS[i % len(draw.COLOURS)]
         axes.plot(
@@ -153,9 +152,9 @@ def groups(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> Figure:
     """Half times of consistent and conflicting samples against the number of groups."""
     figure, axes = draw.new()
     c = study.config
-    found = [paths.learning(K, c.omega, c.bias) for K in GROUPS]
+    found = [algorithm.learning(K, c.omega, c.bias) for K in GROUPS]
     for i, (d, words) in enumerate(((-1, "conflicting"), (1, "consistent"))):
-        half = [p.marks.get(f"half {d}", np.nan) for p in found]
+        half = [p.first(f"half {d}") for p in found]
         draw.curve(axes, GROUPS, half, i, words)
         axes.plot(GROUPS, half, "o", color=draw.COLOURS[i], ms=4)
     axes.set_yscale("log")
