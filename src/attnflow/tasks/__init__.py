@@ -4,6 +4,7 @@ from attnflow.tasks.contexts import Contexts
 from attnflow.tasks.laws import chain_of, exponential_law, perturbed_law, two_group_law
 from attnflow.tasks.markov import MarkovChain
 from attnflow.tasks.mixture import MixtureClassification, MixturePopulation
+from attnflow.tasks.random_chains import RandomChains
 from attnflow.tasks.regression import InContextRegression
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "MarkovChain",
     "MixtureClassification",
     "MixturePopulation",
+    "RandomChains",
     "chain_of",
     "exponential_law",
     "perturbed_law",
