@@ -15,8 +15,8 @@ from attnflow.tasks.markov import Law, drawn
 if TYPE_CHECKING:
     import xarray as xr
 
-MOST_STATES = 4_000_000
-"""States (last token, transition counts) of an exact law, or sequences of a population."""
+MOST_NUMBERS = 50_000_000
+"""Counts in the table of an exact law, or tokens in a population."""
 MOST_TOKENS = 1000
 MOST_WORK = 100_000_000
 """States times positions: a quarter of a minute."""
@@ -118,21 +118,24 @@ class RandomChains:
     def population(self, length: int) -> Sequences:
         """Every sequence of `length` tokens with its probability."""
         K, length = self.tokens, whole("length", length)
-        if K**length > MOST_STATES:
+        if length * K ** min(length, 64) > MOST_NUMBERS:
             raise InputError(
                 "length",
-                f"{length} tokens of {K} kinds make {K**length:,} sequences; at most "
-                f"{MOST_STATES:,}: take a shorter length, counts(length), or a sample",
+                f"{length} tokens of {K} kinds make {K}^{length} sequences; at most "
+                f"{MOST_NUMBERS // length:,}: take a shorter length, counts(length), or a sample",
             )
-        tokens = np.arange(K)[:, None]
-        transitions, weights = np.zeros((K, K, K), dtype=np.int64), self.first
+        tokens, weights = np.arange(K)[:, None], self.first
         for _ in range(length - 1):
+            tokens = np.repeat(tokens, K, axis=0)
+            onward = np.tile(np.arange(K), len(weights))
             last = tokens[:, -1]
-            weights = (weights[:, None] * self.predictive(last, transitions)).ravel()
-            last, onward = np.repeat(last, K), np.tile(np.arange(K), len(tokens))
-            transitions = np.repeat(transitions, K, axis=0)
-            transitions[np.arange(len(last)), last, onward] += 1
-            tokens = np.concatenate([np.repeat(tokens, K, axis=0), onward[:, None]], axis=1)
+            left = tokens[:, :-1] == last[:, None]
+            pairs = (left & (tokens[:, 1:] == onward[:, None])).sum(axis=1)
+            chance = (self.alpha[last, onward] + pairs) / (
+                self.alpha.sum(axis=1)[last] + left.sum(axis=1)
+            )
+            weights = np.repeat(weights, K) * chance
+            tokens = np.column_stack([tokens, onward])
         return Sequences(tokens, weights)
 
     def sample(
@@ -192,7 +195,7 @@ class RandomChains:
         K, steps, free = self.tokens, length - 1, self.tokens**2 - self.tokens
         by_counts = lgamma(steps + free + 1) - lgamma(free + 1) - lgamma(steps + 1) + log(K)
         states = exp(min(log(K) + min(steps * log(K), by_counts), 700.0))  # no overflow
-        most = min(MOST_STATES, MOST_WORK // length)
+        most = min(MOST_NUMBERS // K**2, MOST_WORK // length)
         if states > most:
             raise InputError(
                 "length",
