@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from attnflow.flows import Flow, integrate
+from attnflow.flows import Flow, integrate, Solver
 from attnflow.flows.engines import choose, spectral_radius
 from benchmarks import _problem as problem
 from benchmarks._measure import fresh
@@ -214,9 +214,7 @@ def solve(
         flow,
         start,
         rtol=1e-11,
-        atol=1e-11 * float(solution.atol / rtol),
-        jacobian="exact",
-        method="bdf",
+        solver=Solver(atol=1e-11 * float(solution.atol / rtol), jacobian="exact", method="bdf"),
         **common,
     )
     system = flow.bind(start)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from attnflow import studies
 from attnflow._errors import InputError
+from attnflow.flows.options import Store
 from attnflow.studies import config as configs
 
 if TYPE_CHECKING:
@@ -193,7 +194,7 @@ def run(
                 return outcome
             return _finish(outcome, folder, claims, report, say)
         solution = ready.solve(
-            sink=DiskSink(folder), checkpoint_every=CHECKPOINT_STEPS, progress=progress
+            store=Store(sink=DiskSink(folder), every=CHECKPOINT_STEPS), progress=progress
         )
         outcome = replace(
             _outcome(ready, solution, command), path=folder.path, notes=_notes(folder.changes)

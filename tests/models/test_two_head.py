@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 
 from attnflow import InputError, verify
-from attnflow.flows import Every, GradientDescent, Linear, Mark, Phase, descend, integrate, staged
+from attnflow.flows import (
+    Every,
+    GradientDescent,
+    Linear,
+    Mark,
+    Phase,
+    Solver,
+    descend,
+    integrate,
+    staged,
+)
 from attnflow.models.two_head import TwoHeadClassifier, gated_weight_flow, tables, weight_flow
 from attnflow.models.two_head_gram import gram_flow, head_scores, infinite_width_start, score_start
 from attnflow.models.two_head_reduced import SymmetricFlow, symmetric_flow
@@ -200,8 +210,10 @@ def test_frozen_parts_stand_still():
 def test_the_gated_weight_flow_is_the_weight_flow():
     population = MixtureClassification(2, 3).population
     theta = TwoHeadClassifier.gaussian(2, 6, 0.3, seed=2)
-    located = gated_weight_flow(population).integrate(theta, 10.0, rtol=1e-10, atol=1e-12)
-    smooth = integrate(weight_flow(population), theta, 10.0, rtol=1e-10, atol=1e-12)
+    located = gated_weight_flow(population).integrate(
+        theta, 10.0, rtol=1e-10, solver=Solver(atol=1e-12)
+    )
+    smooth = integrate(weight_flow(population), theta, 10.0, rtol=1e-10, solver=Solver(atol=1e-12))
     assert len(located.events) >= 4
     for name in ("w", "WK", "WQ"):
         gap = getattr(located.final, name) - getattr(smooth.final, name)

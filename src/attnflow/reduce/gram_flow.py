@@ -12,9 +12,10 @@ import numpy as np
 from attnflow._errors import InputError, nearest, positive, shown, whole
 from attnflow._precision import float64
 from attnflow.flows.discrete import descend
-from attnflow.flows.flow import UNTRACEABLE, Flow, System
+from attnflow.flows.flow import Flow, System
 from attnflow.flows.layout import Params
 from attnflow.flows.solution import Solution
+from attnflow.flows.users import UNTRACEABLE
 from attnflow.reduce.balances import balance
 from attnflow.reduce.columns import Gram
 from attnflow.reduce.declaration import Declaration

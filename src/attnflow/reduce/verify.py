@@ -15,6 +15,7 @@ from attnflow._precision import float64
 from attnflow.flows.driver import absolute_tolerance, integrate
 from attnflow.flows.flow import FlowLike
 from attnflow.flows.layout import Params
+from attnflow.flows.options import Solver
 from attnflow.flows.solution import Solution
 from attnflow.reduce.reduction import Reduction
 
@@ -111,8 +112,8 @@ def verify(
     before = 0.0
     for end in ends:
         leg = {"until": end - before, "save": [0.0], "rtol": rtol, "progress": False, **options}
-        upper = integrate(full, theta, atol=tolerances["full"], **leg)
-        lower = integrate(reduced, z, atol=tolerances["reduced"], **leg)
+        upper = integrate(full, theta, solver=Solver(atol=tolerances["full"]), **leg)
+        lower = integrate(reduced, z, solver=Solver(atol=tolerances["reduced"]), **leg)
         work += [_work(upper), _work(lower)]
         failed = _failure(full.name, upper) or _failure(reduced.name, lower)
         if failed:

@@ -13,6 +13,7 @@ import xarray as xr
 
 from attnflow.claims import Citation
 from attnflow.flows.flow import Flow
+from attnflow.flows.options import Store
 from attnflow.flows.probes import Mark, Observable
 from attnflow.flows.schedule import Every, Log, Schedule
 from attnflow.models.one_layer import OneLayerAttention
@@ -137,7 +138,7 @@ class FocusDilution(Study):
             return [self.start for _ in times]
         shorter = FocusDilution(replace(self.config, until=last))
         again = shorter.solve(
-            observe={}, marks={}, save=sorted({*times}), keep_states=True, progress=False
+            observe={}, marks={}, save=sorted({*times}), store=Store(states=True), progress=False
         )
         layout = again.flow.bind(again.start).layout
         at, states = again.trajectory["time"].values, again.trajectory["state"].values
