@@ -83,7 +83,7 @@ class Outcome:
     @property
     def figure_functions(self) -> dict[str, Callable[..., Figure]]:
         """The functions behind `figures`: the study's own and, with a ledger, its saddles."""
-        from attnflow._figures import bound
+        from attnflow.draw import bound
         from attnflow.report import saddles_over_loss
 
         found: dict[str, Callable[..., Figure]] = dict(self.study.figures())

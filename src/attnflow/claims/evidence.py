@@ -9,9 +9,9 @@ import textwrap
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .._errors import InputError
-from .measure import Control, Measurement
-from .verdict import Cause, Verdict, pick
+from attnflow._errors import InputError
+from attnflow.claims.measure import Control, Measurement
+from attnflow.claims.verdict import Cause, Verdict, pick
 
 MOST_LINES = 20
 """A snippet that convinces is short."""

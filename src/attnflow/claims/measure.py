@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._errors import InputError, shown
-from .values import Value, finite, numbers, plain
-from .verdict import Strength, Verdict
+from attnflow._errors import InputError, shown
+from attnflow.claims.values import Value, finite, numbers, plain
+from attnflow.claims.verdict import Strength, Verdict
 
 if TYPE_CHECKING:
-    from .evidence import Correction
+    from attnflow.claims.evidence import Correction
 
 MOST_ENTRIES = 64
 """Arrays with more entries than this are stored as their worst entry."""

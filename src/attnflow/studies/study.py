@@ -15,9 +15,9 @@ from attnflow._errors import InputError, nearest
 
 if TYPE_CHECKING:
     import xarray as xr
-    from matplotlib.figure import Figure
 
     from attnflow.claims import Citation, Claim
+    from attnflow.draw import Figures
     from attnflow.flows.flow import FlowLike
     from attnflow.flows.layout import Params
     from attnflow.flows.probes import Mark, Observable
@@ -89,11 +89,11 @@ class Study(abc.ABC):
 
         return claims_of(self.name)
 
-    def figures(self) -> Mapping[str, Callable[[xr.Dataset, list[Stage]], Figure]]:
+    def figures(self) -> Figures:
         """Functions of the trajectory and its stages; the name is the file name.
 
         The first line of a function's docstring is its caption. Decorate it with
-        `attnflow._figures.styled` to draw in the house style.
+        `attnflow.draw.styled` to draw in the house style.
         """
         return {}
 

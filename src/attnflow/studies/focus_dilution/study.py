@@ -12,6 +12,7 @@ import numpy as np
 import xarray as xr
 
 from attnflow.claims import Citation
+from attnflow.draw import Figures
 from attnflow.flows.flow import Flow
 from attnflow.flows.probes import Mark, Observable
 from attnflow.flows.schedule import Every, Log, Schedule
@@ -107,7 +108,7 @@ class FocusDilution(Study):
 
         return super().claims()
 
-    def figures(self) -> Mapping[str, Callable[[xr.Dataset, list[Stage]], Any]]:
+    def figures(self) -> Figures:
         from attnflow.studies.focus_dilution import figures
 
         return figures.of(self)

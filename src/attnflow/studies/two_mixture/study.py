@@ -10,6 +10,7 @@ import numpy as np
 import xarray as xr
 
 from attnflow.claims import Citation
+from attnflow.draw import Figures
 from attnflow.flows.discrete import GradientDescent, descend
 from attnflow.flows.driver import integrate
 from attnflow.flows.phases import Phase
@@ -174,7 +175,7 @@ class TwoMixture(Study):
 
         return super().claims()
 
-    def figures(self) -> Mapping[str, Callable[[xr.Dataset, list[Stage]], Any]]:
+    def figures(self) -> Figures:
         from attnflow.studies.two_mixture import figures
 
         return figures.of(self)
