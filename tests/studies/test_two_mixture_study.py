@@ -228,41 +228,6 @@ def test_powers_add_up_to_the_fall_of_the_loss_while_a_gate_slides():
         for s in (1, -1)
     )
     falls = -(ahead - behind) / (2 * h)
-    speed = max(1.0, sum(flow.powers(state)))
-    assert sum(flow.powers(state)) == pytest.approx(falls, abs=tolerances.LOSS_DIFFERENCE * speed)
-
-
-def test_features_of_stage_three_give_the_heights_of_the_gates():
-    flow = symmetric_flow(MixtureClassification(3, 4).orbits, 0.3, 0.5)
-    state = flow.sample(np.random.default_rng(1), flow.start)
-    heights = flow.features(state) @ state["w"] + 0.5
-    np.testing.assert_allclose(heights, flow.gate_values(state), atol=tolerances.SUM_OF_MANY)
-
-
-def test_a_gate_that_slides_is_followed_and_said():
-    found = outcome(length=5, omega=0.3, until=25.0)
-    slid = [s for s in found.summary["gates"] if s["state"] == "sliding"]
-    assert slid[0]["time"] == pytest.approx(3.0983, abs=1e-3)
-    mode = found.solution.sliding[0]
-    on, off = sliding.rates(found.solution, mode.begins, mode.sliding[0])
-    assert on < 0 < off
-    assert mode.share[0][0] == pytest.approx(off / (off - on), rel=1e-6)
-
-
-def test_powers_add_up_to_the_fall_of_the_loss_while_a_gate_slides():
-    found = outcome(length=5, omega=0.3, until=25.0)
-    mode, data = found.solution.sliding[0], found.trajectory
-    t = data["time"].values
-    inside = (t > mode.begins) & (t < mode.ends)
-    times = t[inside][2:-2:5]
-    h = 1e-3
-    ahead, behind = (
-        np.array(
-            [float(found.study.symmetric.loss_of(found.solution.at(x + s * h))) for x in times]
-        )
-        for s in (1, -1)
-    )
-    falls = -(ahead - behind) / (2 * h)
     powers = (data["neuron_power"] + data["attention_power"]).sel(time=times).values
     np.testing.assert_allclose(powers, falls, rtol=1e-3)
     held = [sum(flow.powers(found.solution.at(x))) for x in times]
