@@ -11,6 +11,7 @@ import numpy as np
 
 from attnflow.flows import Flow, Limits, Solver, integrate
 from attnflow.flows.engines import choose, spectral_radius
+from attnflow.flows.switching import Field
 from benchmarks import _problem as problem
 from benchmarks._measure import fresh
 from benchmarks._tables import Result, Table
@@ -229,8 +230,8 @@ def solve(
         "status": str(solution.status),
         "loss error": float(np.max(np.abs(loss[:n] - exact[:n]))),
         "drift": solution.drift,
-        "constants": until * spectral_radius(system, y),
-        "rule": choose(system, y, until, "auto", "auto", "auto").method,
+        "constants": until * spectral_radius(Field(system), y),
+        "rule": choose(Field(system), y, until, Solver()).method,
     }
 
 

@@ -415,7 +415,7 @@ def _write_final(folder: RunFolder, solution: Solution) -> None:
 
     from attnflow.runs import write_arrays_atomic
 
-    layout = solution.flow.bind(solution.start).layout
+    layout = solution._layout
     y = layout.flatten(solution.final)
     blocks = {b.name: np.reshape(y[b.start : b.stop], b.shape) for b in layout.blocks}
     write_arrays_atomic(folder.path / "final.npz", blocks)

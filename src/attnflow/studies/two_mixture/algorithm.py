@@ -19,6 +19,7 @@ from attnflow.flows.phases import Phase
 from attnflow.flows.probes import Mark, shared
 from attnflow.flows.sinks import Event
 from attnflow.flows.solution import Solution
+from attnflow.models.two_head import gate_names
 from attnflow.models.two_head_reduced import SymmetricFlow, symmetric_flow
 from attnflow.studies.two_mixture import theory
 from attnflow.tasks.mixture import MixtureClassification, MixturePopulation
@@ -147,10 +148,8 @@ class ThreeStages:
     @property
     def switches(self) -> list[Event]:
         """Every gate that went on (+1) or off (-1), of a representative with label +1."""
-        gates = self.flow.flow.gates
-        assert gates is not None
-        assert gates.names is not None
-        return [e for e in self.solution.events if e.name in gates.names]
+        names = gate_names(self.flow.population)
+        return [e for e in self.solution.events if e.name in names]
 
     @property
     def sliding(self) -> str:

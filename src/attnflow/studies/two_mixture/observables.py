@@ -57,10 +57,10 @@ class View(Protocol):
         """p[head, sample, key, query]."""
         ...
 
-    def powers(self, state: Params, on: Any = None) -> tuple[Any, Any]:
+    def powers(self, state: Params, gates: Any = None) -> tuple[Any, Any]:
         """What neurons and attention contribute to `-dL/dt`: `|grad_w L|^2`, `|grad_att L|^2`.
 
-        `on` are the shares of the gates, where one slides."""
+        With the shares of the gates also where one slides."""
         ...
 
 
@@ -120,9 +120,9 @@ class _Full:
     def self_scores(self, state: Params) -> tuple[Any, Any]:
         raise NotImplementedError
 
-    def powers(self, state: Params, on: Any = None) -> tuple[Any, Any]:
+    def powers(self, state: Params, gates: Any = None) -> tuple[Any, Any]:
         S = self.scores(state)
-        dw, M = self.tables.forces(self.neurons(state), S, self.bias, on)
+        dw, M = self.tables.forces(self.neurons(state), S, self.bias, gates)
         M, (A, B) = M.reshape(S.shape), self.self_scores(state)
         return (dw**2).sum(), (M * (M @ B + A @ M)).sum()
 
@@ -155,8 +155,8 @@ class WeightView(_Full):
     def self_scores(self, state: TwoHeadClassifier) -> tuple[Any, Any]:
         return state.key_scores, state.query_scores
 
-    def powers(self, state: TwoHeadClassifier, on: Any = None) -> tuple[Any, Any]:
-        v = two_head.velocity(state, self.population, None, on)
+    def powers(self, state: TwoHeadClassifier, gates: Any = None) -> tuple[Any, Any]:
+        v = two_head.velocity(state, self.population, None, gates)
         return (v.w**2).sum(), (v.WK**2).sum() + (v.WQ**2).sum()
 
 

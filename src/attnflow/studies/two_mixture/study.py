@@ -94,11 +94,11 @@ class TwoMixture(Study):
 
     @cached_property
     def marks(self) -> Mapping[str, Mark]:
-        """`half d`: the loss given d falls to ln2 / 2; of Algorithm 1 also the losses of stage 3."""
+        """`half d`: the loss given d falls to ln2 / 2; in mode staged also losses of stage 3."""
         found = algorithm.halves(self.view.group_losses, self.population)
-        return found | (
-            algorithm.loss_marks(self.view.loss) if self.config.mode == "staged" else {}
-        )
+        if self.config.mode == "staged":
+            found |= algorithm.loss_marks(self.view.loss)
+        return found
 
     @property
     def save(self) -> Schedule:

@@ -9,6 +9,7 @@ import numpy as np
 from attnflow.claims import Measurement, claim, equal, every, fact
 from attnflow.flows.driver import integrate
 from attnflow.flows.solution import Solution
+from attnflow.models.two_head import gate_names
 from attnflow.models.two_head_reduced import symmetric_flow
 from attnflow.reduce import gram_descent
 from attnflow.studies.two_mixture.claims.common import STUDY
@@ -41,7 +42,7 @@ def rates(found: Solution, time: float, gate: str) -> tuple[float, float]:
 
 
 def _names(found: Solution) -> list[str]:
-    return list(found.flow.flow.gates.names)
+    return list(gate_names(found.flow.population))
 
 
 @claim("ours: sliding at L = 5", study=STUDY)
