@@ -134,11 +134,10 @@ def test_a_general_chain_runs_to_its_entropy_rate() -> None:
         ({"pi": (0.25,) * 4}, "pi", "one most frequent token"),
         ({"lam": 1.0}, "lam", "strictly between 0 and 1"),
         ({"lam": 0.0}, "lam", "strictly between 0 and 1"),
-        ({"chain_kind": "metropolis", "transition": ((0.9, 0.1), (0.3, 0.7))}, "chain_kind", "one"),
         ({"data": "samples"}, "data", "one of population, finite, sample"),
         ({"sequences": 0}, "sequences", "at least one"),
         ({"batch": -1}, "batch", "minibatch"),
-        ({"init": "big"}, "init", "one of fixed, width"),
+        ({"init_scale": -1.0}, "init_scale", "a positive, finite number"),
     ],
 )
 def test_bad_configs_are_one_sentence(keys, field, words) -> None:

@@ -215,7 +215,7 @@ def check_id(id: str) -> None:
 
 
 def _defect(found: Measurement, expected: Verdict, rechecks: Mapping[str, Verdict]) -> str:
-    """Why the check shows nothing, or an empty string."""
+    """Why the check proves nothing, or an empty string."""
     if found.verdict is Verdict.NOT_CHECKABLE:
         return ""
     if found.control is None:

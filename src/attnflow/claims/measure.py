@@ -227,7 +227,7 @@ def _twice(
     strength: Strength,
     note: str,
 ) -> Measurement:
-    """Compare as claimed and as perturbed; what was not perturbed stays as claimed."""
+    """Compare as claimed and as perturbed; a value without a perturbed one is used in both."""
     predicted, measured = numbers("predicted", claimed[0]), numbers("measured", claimed[1])
     with np.errstate(all="ignore"):
         main = compare(*_matched(predicted, measured))

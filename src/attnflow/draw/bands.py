@@ -20,7 +20,7 @@ TIME = "flow time t (steps × learning rate)"
 """The name of every time axis."""
 
 SIZE, SLANT = 8.5, 35
-"""Of a stage's name: points, and degrees where the names have no room side by side."""
+"""Size of a stage's name in points, and its slant in degrees where names stand too close."""
 
 
 def timeline(
@@ -111,7 +111,7 @@ _LEADER = {
     "patchA": None,
     "relpos": (0, 0),
 }
-"""The line from a name that had to move to the beginning of its stage."""
+"""The thin line between a stage's beginning and a name that had to move away from it."""
 
 
 def _slanted(

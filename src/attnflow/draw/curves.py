@@ -21,7 +21,7 @@ MOST_POINTS = 600
 
 
 def curve(axes: Axes, x: Any, y: Any, look: int | Look, label: str = "") -> None:
-    """One curve, thinned to `MOST_POINTS`; a point stands alone where nothing can join it."""
+    """One curve, thinned to `MOST_POINTS`; a single finite point is drawn as a dot."""
     seen = look if isinstance(look, Look) else Look.of(look, label)
     x, y = np.asarray(x, float), np.asarray(y, float)
     kept = thinned(len(x))

@@ -35,7 +35,7 @@ def plain_log_ticks(axis: Any) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator
 
     class Between(LogLocator):
-        """All of 2 to 9 over a decade or so, 2 and 5 over a few, none over many."""
+        """Ticks at 2 to 9 over about a decade, at 2 and 5 over a few decades, none over many."""
 
         def tick_values(self, vmin: float, vmax: float) -> Any:
             low, high = sorted((vmin, vmax))
@@ -46,7 +46,7 @@ def plain_log_ticks(axis: Any) -> None:
             return super().tick_values(vmin, vmax)
 
     def between(value: float, _: int) -> str:
-        """Ticks between the powers of ten speak up where there are too few of those."""
+        """The label of a tick between two powers of ten; empty unless powers of ten are few."""
         low, high = sorted(axis.get_view_interval())
         decades = math.log10(high / low) if low > 0 else math.inf
         first = round(value / 10 ** math.floor(math.log10(value) + 1e-9), 6) if value > 0 else 0

@@ -68,7 +68,7 @@ def style(layout: bool = True) -> Iterator[None]:
 def styled(function: Callable[P, Figure]) -> Callable[P, Figure]:
     """Run a figure function in our style from its first to its last line.
 
-    The layout is computed once and kept: computed at every save, it would wander a little, and
+    The layout is computed once and kept: computed at every save, it would shift a little, and
     the same figure would not give the same bytes. Without an engine a save also draws only once.
     """
 

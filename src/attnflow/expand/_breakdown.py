@@ -148,7 +148,7 @@ def measured(
     until: float | None,
     rtol: float,
 ) -> Breakdown:
-    """Solve accurately and look when each block leaves its leading term and its series."""
+    """Measure on an accurate solve when each block leaves its leading term and its series."""
     tolerance, cosine = _checked(tolerance, cosine)
     out = estimated(series, tolerance, cosine)
     expected = [t for a in out.values() for t in (a.leading, a.series) if np.isfinite(t) and t > 0]

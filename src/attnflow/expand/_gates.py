@@ -47,7 +47,7 @@ def given(gates: Callable[[Params], Any], coefficients: np.ndarray, layout: Layo
 
 
 def sentence(series: Series, sweep: Sweep, sharp: list[int]) -> str:
-    """What a reader must know of the gates."""
+    """The sentence about gates that stands beside a result."""
     names = sorted({sweep.kinks[i] for i in sharp})
     why = f" (its velocity has {', '.join(names)})" if names else ""
     out = f"Piecewise: the flow is not smooth{why}; valid until the first gate switches"

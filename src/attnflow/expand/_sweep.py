@@ -236,7 +236,7 @@ def disturbed(
 
     Every input and every intermediate coefficient is disturbed by a relative `delta` of random
     sign, and the response scaled down from `delta` to the precision of float64. Zero entries of
-    the start are disturbed by the scale of the others (of 1, if all are zero).
+    the start are disturbed by the scale of the other entries, or by 1 where all are zero.
     """
     delta = 2.0**-26
     worst = np.zeros_like(exact)

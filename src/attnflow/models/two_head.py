@@ -80,11 +80,11 @@ class TwoHeadClassifier(eqx.Module):
 @final
 @dataclass(frozen=True, eq=False)
 class Tables:
-    """Where each token finds its neuron value and each pair of tokens its score.
+    """For each token the place of its neuron value in `w`, for each pair that of its score in `S`.
 
-    The forward map and its gradient for any list of numbers `w` and `S` that the heads share or
-    not: the full model has one per coordinate, the symmetric reduction one per orbit. Both may
-    have leading axes, for many states at once.
+    With these places the forward map and its gradient are the same code for the full model (one
+    number per coordinate) and for the symmetric reduction (one number per orbit).
+    `w` and `S` may have leading axes, for many states at once.
     """
 
     value_at: np.ndarray  # head sample position
@@ -97,7 +97,7 @@ class Tables:
     agreement: np.ndarray
 
     def attention(self, S: Any) -> Any:
-        """p[head, sample, key, query]: what each query gives to each key, softmax over keys."""
+        """p[head, sample, key, query]: the attention of each query, a softmax over keys."""
         xp = namespace(S)
         z = _flat(S, self.sizes[1])[..., self.score_at] * self.score_sign
         e = xp.exp(z - z.max(axis=-2, keepdims=True))
@@ -109,7 +109,7 @@ class Tables:
         return (self.attention(S) * values[..., None]).sum(axis=(-2, -1)) + bias
 
     def predictions(self, w: Any, S: Any, bias: float, gates: Any = None) -> Any:
-        """f of each sample; `gates` in place of the actual ones where given."""
+        """f of each sample; `gates`, where given, replace the actual ones."""
         H = self.gate_values(w, S, bias)
         on = (H > 0) if gates is None else gates
         return (SIGNS * (on * H)).sum(axis=-2)

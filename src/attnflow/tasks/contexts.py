@@ -20,7 +20,7 @@ from attnflow.tasks.markov import Law, MarkovChain
 FIRST = ("uniform", "stationary")
 
 MOST_ROWS = 2_000_000
-"""Rows of a table; above, the exact law is refused and a sample is offered."""
+"""Most rows of a table: a longer exact law is refused, and a sample is suggested instead."""
 
 
 @final
@@ -138,7 +138,7 @@ class Contexts:
     def bigram_entropy(self) -> float:
         """The entropy of the label given the last token: the best a bigram predictor can do.
 
-        It is where training ends on a Markov sample, up to what the counts overfit.
+        Training on a Markov sample ends there, apart from what it overfits.
         """
         joint = self.bigram
         given = joint / np.maximum(joint.sum(axis=1, keepdims=True), 1e-300)
@@ -175,7 +175,7 @@ def unpacked(keys: np.ndarray, radix: np.ndarray, length: int) -> np.ndarray:
 def merge(
     keys: np.ndarray, last: np.ndarray, mass: np.ndarray, tokens: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """States with equal counts and last token become one."""
+    """Merge states with equal counts and last token."""
     both = np.ravel(keys) * tokens + np.ravel(last)
     unique, where = np.unique(both, return_inverse=True)
     total = np.bincount(where, weights=np.ravel(mass), minlength=len(unique))

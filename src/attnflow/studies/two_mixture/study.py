@@ -107,10 +107,10 @@ class TwoMixture(Study):
     @property
     def rows(self) -> int:
         """A tenth of the steps of descent."""
-        return max(2, min(2000, round(self.config.horizon / self.config.lr / 10) + 1))
+        return max(2, min(2000, round(self.config.horizon / self.config.rate / 10) + 1))
 
     def optimiser(self) -> GradientDescent:
-        return GradientDescent(self.config.lr)
+        return GradientDescent(self.config.rate)
 
     @cached_property
     def main_score(self) -> Callable[[Any], Any]:
@@ -139,8 +139,8 @@ class TwoMixture(Study):
     def _descend(self, common: dict[str, Any]) -> Solution:
         c = self.config
         if c.infinite:
-            steps = max(1, round(c.horizon / c.lr))
-            return self.flow.descend(self.start, c.lr, steps, **common)
+            steps = max(1, round(c.horizon / c.rate))
+            return self.flow.descend(self.start, c.rate, steps, **common)
         return descend(self.flow, self.start, c.horizon, self.optimiser(), **common)
 
     def phases(self) -> list[Phase]:
@@ -218,7 +218,7 @@ class TwoMixture(Study):
         told = self._schedule(trajectory)
         half, more = self.half_times(), {}
         if self.config.mode == "gd":
-            lr = self.config.lr
+            lr = self.config.rate
             more["half_steps"] = {d: None if t is None else round(t / lr) for d, t in half.items()}
         return {
             **told,

@@ -1,4 +1,4 @@
-"""Phase maps: what the closed forms say around this run."""
+"""Phase maps: the closed forms over the parameters, with a star where this run lies."""
 
 from __future__ import annotations
 

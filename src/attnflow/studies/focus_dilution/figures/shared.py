@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from attnflow.studies.focus_dilution.study import FocusDilution
 
 MAIN = ("condensation", "focus", "dilution", "new direction", "in-manifold split")
-"""Stages that a figure with room for few shows first."""
+"""The main stages: a figure with little room shows these first."""
 
 NUMBERED = 6
-"""Up to this many tokens a map also says its numbers."""
+"""A map of at most this many tokens also prints its numbers."""
 
 UNIGRAM = 0.1
 """A plateau is the unigram one within this share of the way from that entropy to the floor."""
