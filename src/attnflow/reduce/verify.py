@@ -100,11 +100,11 @@ def verify(
         )
     theta, z = start, reduced.project(start)
     layout = reduced.bind(z).layout
+    # The scale of the first start, for all legs.
     tolerances = {
         "rtol": rtol,
-        # The scale of the first start, for all legs.
-        "full": absolute_tolerance(full.bind(start).layout.flatten(start), rtol),
-        "reduced": absolute_tolerance(layout.flatten(z), rtol),
+        "full": _atol(full, start, rtol),
+        "reduced": _atol(reduced, z, rtol),
     }
     rows: list[tuple[float, float, float, float]] = []
     work = np.zeros(2, dtype=int)
@@ -159,6 +159,11 @@ def _work(solution: Solution) -> int:
 
 def _failure(name: str, solution: Solution) -> str:
     return "" if solution.status.complete else f"{name} {solution.sentence}"
+
+
+def _atol(flow: FlowLike, start: Params, rtol: float) -> float:
+    system = flow.bind(start)
+    return absolute_tolerance(system, system.layout.flatten(start), rtol)
 
 
 def _verdict(failed: str, rows: list[Any], rtol: float, within: float) -> tuple[str, str]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from attnflow.claims import Control, Measurement, Regime, Strength, Verdict, fit_line
 from attnflow.flows.driver import integrate
+from attnflow.flows.options import Solver
 from attnflow.flows.probes import Mark
 from attnflow.flows.solution import Solution
 from attnflow.models.two_head_reduced import symmetric_flow
@@ -45,6 +46,9 @@ C1, C2, V1, V2 = range(4)
 """Coordinates at K = 2."""
 
 TWO = MixtureClassification(2, 3)
+
+EXPLICIT = Solver("scipy", "dop853")
+"""Who solves stages 1 and 2: few large steps, as nothing in them is stiff."""
 
 
 # --- Regimes.
@@ -188,7 +192,8 @@ def stage_two(
         dict(flow.start, w=np.array([gamma, a])),
         4 * theory.attention_time(gamma, omega, groups, stop) + 1000 * groups,
         stops={"score": Mark(lambda state: flow.score(state, "c", "v"), stop)},
-        rtol=1e-10,
+        rtol=1e-9,
+        solver=EXPLICIT,
         progress=False,
     )
 

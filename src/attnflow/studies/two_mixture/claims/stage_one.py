@@ -22,13 +22,13 @@ from attnflow.claims import (
 from attnflow.flows.driver import integrate
 from attnflow.flows.flow import Flow
 from attnflow.flows.layout import Params
-from attnflow.flows.options import Solver
 from attnflow.models.two_head import TwoHeadClassifier, tables
 from attnflow.models.two_head_reduced import symmetric_flow
 from attnflow.studies.two_mixture import theory
 from attnflow.studies.two_mixture.claims import common
 from attnflow.studies.two_mixture.claims.common import (
     C1,
+    EXPLICIT,
     SAMPLES,
     TWO,
     V1,
@@ -181,8 +181,7 @@ class Stage:
 def solved(bias: float, t1: float, groups: int = 2) -> Stage:
     """Stage 1 from w = 0, through the switches of its gates, by an explicit method."""
     flow = symmetric_flow(MixtureClassification(groups, 3).orbits, 1.0, bias, ("attention",))
-    explicit = Solver("scipy", "dop853")
-    found = integrate(flow, flow.start, t1, rtol=1e-12, solver=explicit, progress=False)
+    found = integrate(flow, flow.start, t1, rtol=1e-12, solver=EXPLICIT, progress=False)
     shut = [e for e in found.events if e.direction < 0]
     if not shut:
         return Stage(np.inf, np.array([t1]), found.final["w"][None], ())
