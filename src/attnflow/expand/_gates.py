@@ -13,8 +13,8 @@ from attnflow._errors import InputError, shown
 from attnflow.expand._sweep import Sweep, length
 from attnflow.expand._taylor import Stack, Taylor, UnknownPrimitive
 from attnflow.flows.driver import integrate
-from attnflow.flows.flow import UNTRACEABLE
 from attnflow.flows.layout import Layout, Params
+from attnflow.flows.users import UNTRACEABLE
 
 if TYPE_CHECKING:
     from attnflow.expand._series import Series

@@ -17,8 +17,9 @@ from jaxtyping import Float
 from attnflow._errors import InputError, shown, whole
 from attnflow.expand import _kinks, _rules  # noqa: F401  (they fill the table of rules)
 from attnflow.expand._taylor import Stack, Taylor, UnknownPrimitive, primitives
-from attnflow.flows.flow import UNTRACEABLE, System
+from attnflow.flows.flow import System
 from attnflow.flows.layout import Layout, Params, Vector
+from attnflow.flows.users import UNTRACEABLE
 
 LIMIT = 30
 """Highest order: beyond it float64 has no digits left for the coefficients of interest."""

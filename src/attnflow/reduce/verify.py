@@ -15,6 +15,7 @@ from attnflow._precision import float64
 from attnflow.flows.driver import absolute_tolerance, integrate
 from attnflow.flows.flow import FlowLike
 from attnflow.flows.layout import Params
+from attnflow.flows.options import Solver
 from attnflow.flows.solution import Solution
 from attnflow.reduce.reduction import Reduction
 
@@ -99,11 +100,11 @@ def verify(
         )
     theta, z = start, reduced.project(start)
     layout = reduced.bind(z).layout
+    # The scale of the first start, for all legs.
     tolerances = {
         "rtol": rtol,
-        # The scale of the first start, for all legs.
-        "full": absolute_tolerance(full.bind(start).layout.flatten(start), rtol),
-        "reduced": absolute_tolerance(layout.flatten(z), rtol),
+        "full": _atol(full, start, rtol),
+        "reduced": _atol(reduced, z, rtol),
     }
     rows: list[tuple[float, float, float, float]] = []
     work = np.zeros(2, dtype=int)
@@ -111,8 +112,8 @@ def verify(
     before = 0.0
     for end in ends:
         leg = {"until": end - before, "save": [0.0], "rtol": rtol, "progress": False, **options}
-        upper = integrate(full, theta, atol=tolerances["full"], **leg)
-        lower = integrate(reduced, z, atol=tolerances["reduced"], **leg)
+        upper = integrate(full, theta, solver=Solver(atol=tolerances["full"]), **leg)
+        lower = integrate(reduced, z, solver=Solver(atol=tolerances["reduced"]), **leg)
         work += [_work(upper), _work(lower)]
         failed = _failure(full.name, upper) or _failure(reduced.name, lower)
         if failed:
@@ -158,6 +159,11 @@ def _work(solution: Solution) -> int:
 
 def _failure(name: str, solution: Solution) -> str:
     return "" if solution.status.complete else f"{name} {solution.sentence}"
+
+
+def _atol(flow: FlowLike, start: Params, rtol: float) -> float:
+    system = flow.bind(start)
+    return absolute_tolerance(system, system.layout.flatten(start), rtol)
 
 
 def _verdict(failed: str, rows: list[Any], rtol: float, within: float) -> tuple[str, str]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from attnflow.flows.layout import Params
     from attnflow.flows.probes import Mark, Observable
     from attnflow.flows.schedule import Schedule
+    from attnflow.flows.sinks import Event
     from attnflow.flows.solution import Solution
     from attnflow.linearise import SaddleLedger, SaddleTable
     from attnflow.observe.stages import Plateau, Stage
@@ -147,6 +148,11 @@ class Study(abc.ABC):
     def solution(self) -> Solution:
         """The solve of this config, in memory; a run that already solved puts its own here."""
         return self.solve()
+
+    @cached_property
+    def events(self) -> tuple[Event, ...]:
+        """The marks of this config's run; a stored run puts its own here."""
+        return self.solution.events
 
     def solve(self, **options: Any) -> Solution:
         """Train as `config.mode` says; `options` go to `integrate` or `descend`."""

@@ -26,7 +26,7 @@ def of(study: TwoMixture) -> draw.Figures:
     """
     c, run = study.config, study.three_stages
     three = c.length == 3
-    staged = three and c.omega < 1 and run is not None and run.duration is not None
+    staged = three and c.omega < 1 and run.duration is not None
     chosen: dict[str, tuple[Callable[..., Figure], bool]] = {
         "losses": (training.losses, True),
         "neurons": (training.neurons, True),
