@@ -299,12 +299,13 @@ def sequences() -> Problem:
 
 @problem("gradient", "symmetries")
 def held_out_text() -> Problem:
-    some = np.random.default_rng(0).choice(
-        ["the", "cat", "and", "dog"], 600, p=(0.4, 0.3, 0.2, 0.1)
-    )
+    drawn = np.random.default_rng(0).choice(4, 600, p=(0.4, 0.3, 0.2, 0.1))
+    text = " ".join(np.array(["the", "cat", "and", "dog"])[drawn])
     sizes = {"vocabulary": 4, "context": 5, "test_sample": 6, "held_out": 40, "dim": 4}
     with tempfile.TemporaryDirectory() as folder:
-        (file := Path(folder) / "words.txt").write_text(" ".join(some))
+        (file := Path(folder) / "words.txt").write_text(
+            " ".join(["the", "cat", "and", "dog"][k] for k in chosen)
+        )
         study = FocusDilutionText(
             Config(text=str(file), tokenizer="word", precision="float64", **sizes)
         )
