@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -75,6 +75,7 @@ def verify(
     *,
     rtol: float = 1e-10,
     within: float = 1000.0,
+    solver: Solver | None = None,
     **options: Any,
 ) -> Verification:
     """Solve the full flow from `start` and the reduced one from `project(start)`, and compare.
@@ -83,7 +84,7 @@ def verify(
     interpolated state is compared. The difference between `project(full)` and `reduced` is
     reported absolutely and in units of the tolerance, `rtol |z| + atol` with the reduced solve's
     atol; two exact solves of an unstable flow still part by some hundred of these, so they
-    agree when `within` that many. `options` go to both solves (`engine`, `method`, ...).
+    agree when `within` that many. `solver` and `options` go to both solves.
 
     >>> gram = GramFlow(loss_of_gram, {"K": 4, "Q": 4})
     >>> verify(full=flow, reduced=gram, start=weights, until=50)
@@ -106,14 +107,15 @@ def verify(
         "full": _atol(full, start, rtol),
         "reduced": _atol(reduced, z, rtol),
     }
+    how = Solver() if solver is None else solver
     rows: list[tuple[float, float, float, float]] = []
     work = np.zeros(2, dtype=int)
     failed = ""
     before = 0.0
     for end in ends:
         leg = {"until": end - before, "save": [0.0], "rtol": rtol, "progress": False, **options}
-        upper = integrate(full, theta, solver=Solver(atol=tolerances["full"]), **leg)
-        lower = integrate(reduced, z, solver=Solver(atol=tolerances["reduced"]), **leg)
+        upper = integrate(full, theta, solver=replace(how, atol=tolerances["full"]), **leg)
+        lower = integrate(reduced, z, solver=replace(how, atol=tolerances["reduced"]), **leg)
         work += [_work(upper), _work(lower)]
         failed = _failure(full.name, upper) or _failure(reduced.name, lower)
         if failed:
