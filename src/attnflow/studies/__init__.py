@@ -17,6 +17,8 @@ from attnflow._errors import InputError, nearest
 if TYPE_CHECKING:
     from attnflow.studies.study import Study
 
+__all__ = ["Entry", "find", "load", "names", "register", "title"]
+
 
 @dataclass(frozen=True)
 class Entry:

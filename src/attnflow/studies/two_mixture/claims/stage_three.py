@@ -44,6 +44,9 @@ from attnflow.studies.two_mixture.claims.common import (
 STOPS = (0.5, 1.0, 2.0)
 """Ends of stage 2 at which the law of stage 3 is measured."""
 
+SHARP = 0.3
+"""Largest omega at which the gates of stage 3 are seen to cross, not slide."""
+
 
 def converging(study) -> Regime:
     """Condition 1 and T1 beyond T0.5; stage 2 ends at any score of at most 4."""
@@ -56,12 +59,12 @@ def converging(study) -> Regime:
 
 
 def crossing(study) -> Regime:
-    """The same up to the last of `STOPS`: beyond it a gate may slide on its surface in stage 3
-    (at omega = .45 it does), and neither opens nor stays shut."""
-    base, stop = converging(study), study.config.score_stop
+    """The same at small omega: at .45 a gate slides on its surface in stage 3, and neither opens
+    nor stays shut."""
+    base, omega = converging(study), study.config.omega
     if not base.inside:
         return base
-    return Regime(stop <= STOPS[-1], f"{base.sentence}, of at most {STOPS[-1]:g} here")
+    return Regime(omega <= SHARP, f"{base.sentence}; omega <= {SHARP:g} here")
 
 
 def three(study, stop: float | None = None) -> ThreeStages:
