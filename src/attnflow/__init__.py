@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from attnflow.studies import register
     from attnflow.studies.study import Study
     from attnflow.tasks import MarkovChain, MixtureClassification
-    from attnflow.walk import Outcome, check, ensemble, run
+    from attnflow.walk import check, ensemble, run
 
 # On first use, so that `import attnflow` and `attnflow --help` load neither JAX nor SciPy.
 _HOME = {
@@ -87,7 +87,7 @@ _HOME = {
     **dict.fromkeys(("descent_series", "series"), "attnflow.expand"),
     **dict.fromkeys(("Ledger", "Verdict", "claim"), "attnflow.claims"),
     **dict.fromkeys(("Run", "compare", "list_runs", "open_run"), "attnflow.runs"),
-    **dict.fromkeys(("Outcome", "check", "ensemble", "run"), "attnflow.walk"),
+    **dict.fromkeys(("check", "ensemble", "run"), "attnflow.walk"),
     "register": "attnflow.studies",
     "Study": "attnflow.studies.study",
     "MarkovChain": "attnflow.tasks",
@@ -124,7 +124,6 @@ __all__ = [
     "Momentum",
     "Observable",
     "OrbitFlow",
-    "Outcome",
     "Phase",
     "Run",
     "Solution",

@@ -18,6 +18,7 @@ from attnflow.claims import Ledger
 from attnflow.flows import integrate_gated
 from attnflow.models.two_head_gram import gram_flow, head_scores, infinite_width_start
 from attnflow.models.two_head_reduced import symmetric_flow
+from attnflow.runs import Run, open_run
 from attnflow.studies import config as configs
 from attnflow.studies.two_mixture import algorithm, descent, observables, paths, stages, theory
 from attnflow.studies.two_mixture.config import Config
@@ -29,7 +30,7 @@ STUDY = "two-mixture"
 
 
 @cache
-def outcome(**keys) -> walk.Outcome:
+def outcome(**keys) -> Run:
     return walk.run(STUDY, claims=False, progress=False, **keys)
 
 
@@ -215,7 +216,7 @@ def test_a_run_on_disk_opens_as_it_was(tmp_path):
     kept = walk.run(
         STUDY, until=140.0, out=tmp_path / "run", claims=False, report=False, progress=False
     )
-    again = walk.reopen(tmp_path / "run")
+    again = open_run(tmp_path / "run")
     assert again.summary == kept.summary
     assert [e.name for e in again.events] == [e.name for e in kept.events]
     for name in kept.trajectory.data_vars:
@@ -269,13 +270,13 @@ def test_corrections_show_what_they_say():
 )
 def test_every_figure_draws_with_named_axes(keys):
     found = outcome(**keys)
-    for name, function in found.figure_functions.items():
+    for name, function in found.built.figures().items():
         figure = function(found.trajectory, found.stages)
         labels = [a.get_xlabel() for a in figure.axes] + [a.get_ylabel() for a in figure.axes]
         assert any(labels), name
         assert all("(" in label for label in labels if label), (name, labels)
     wanted = {"losses", "neurons", "scores", "attention-maps", "share", "margin"}
-    assert wanted <= set(found.figure_functions)
+    assert wanted <= set(found.built.figures())
 
 
 # --- Config and bad input.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from attnflow import _figures
+from attnflow.report._saddles import saddles_over_loss
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from attnflow.walk import Outcome
+    from attnflow.runs import Run
 
 
 @dataclass(frozen=True)
@@ -38,28 +38,22 @@ def write_figures(figures: Mapping[str, Figure], folder: Path) -> None:
             _figures.save(figure, folder / f"{name}.{kind}")
 
 
-def drawings(outcome: Outcome) -> list[Drawing]:
-    """Every figure of a run."""
-    functions = outcome.figure_functions
-    words = _given_captions(outcome.study)
+def figures(run: Run) -> dict[str, Figure]:
+    """The study's figures, and the saddles of a run that has a ledger of them."""
+    drawn = dict(run.figures)
+    if run.saddles is not None and len(run.saddles):
+        drawn.setdefault("saddles", saddles_over_loss(run.trajectory, run.stages, run.saddles))
+    return drawn
+
+
+def drawings(run: Run, drawn: Mapping[str, Figure]) -> list[Drawing]:
+    """Figures of a run with their captions."""
+    functions = {"saddles": saddles_over_loss, **run.built.figures()}
+    words = _given_captions(run.built)
     return [
-        drawing(name, figure, words.get(name) or caption(name, functions.get(name)))
-        for name, figure in outcome.figures.items()
+        drawing(name, figure, words.get(name) or caption(name, functions[name]))
+        for name, figure in drawn.items()
     ]
-
-
-def first_drawing(outcome: Outcome) -> Drawing | None:
-    """The loss figure (or the study's first one); the others are not drawn."""
-    functions = outcome.study.figures()
-    name = "loss" if "loss" in functions else next(iter(functions), None)
-    if name is None:
-        return None
-    done = vars(outcome).get("figures")
-    figure = done[name] if done else functions[name](outcome.trajectory, outcome.stages)
-    words = _given_captions(outcome.study).get(name) or caption(name, functions[name])
-    # Several outputs of one notebook share a page, and an id has one meaning in a page.
-    key = hashlib.sha256(_figures.svg_text(figure).encode()).hexdigest()[:8]
-    return drawing(name, figure, words, prefix=f"af-{key}-")
 
 
 def drawing(name: str, figure: Figure, caption: str, prefix: str | None = None) -> Drawing:

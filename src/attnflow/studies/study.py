@@ -7,6 +7,7 @@ The base class knows how to train in every mode, so that a study only says what 
 from __future__ import annotations
 
 import abc
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -31,11 +32,11 @@ class Study(abc.ABC):
     """One paper, or a user's own question, ready to run.
 
     Subclasses are final and set `name`, `title`, `Config`; they give `flow` and `start` and
-    whatever of the rest they have. `config` carries at least `until`, `rtol`, `mode`, `seed`.
+    whatever of the rest they have. `config` carries at least `until`, `rtol`, `mode`.
     """
 
     name: ClassVar[str]
-    title: ClassVar[str]
+    title: ClassVar[str] = ""
     Config: ClassVar[type]
     paper: ClassVar[Citation | None] = None
 
@@ -121,12 +122,7 @@ class Study(abc.ABC):
 
     def plateaus(self, trajectory: xr.Dataset) -> list[Plateau]:
         """Where the trajectory waited; empty when it never did."""
-        from attnflow.observe.stages import plateaus
-
-        if "loss" not in trajectory or "speed" not in trajectory:
-            return []
-        t, speed, loss = (trajectory[n].values for n in ("time", "speed", "loss"))
-        return plateaus(t, speed, loss)
+        return plateaus_of(trajectory)
 
     def waits(
         self, trajectory: xr.Dataset, saddles: SaddleTable | None = None
@@ -145,8 +141,17 @@ class Study(abc.ABC):
 
     @cached_property
     def solution(self) -> Solution:
-        """The solve of this config, in memory; a run that already solved puts its own here."""
+        """The solve of this config, in memory."""
         return self.solve()
+
+    def with_solution(self, solution: Solution) -> Study:
+        """The same study for which `solution` is the solve of its config: nothing is solved again.
+
+        What was computed for this study so far (its flow, its start) is shared.
+        """
+        other = copy.copy(self)
+        vars(other)["solution"] = solution
+        return other
 
     def solve(self, **options: Any) -> Solution:
         """Train as `config.mode` says; `options` go to `integrate` or `descend`."""
@@ -175,3 +180,13 @@ class Study(abc.ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.config})"
+
+
+def plateaus_of(trajectory: xr.Dataset) -> list[Plateau]:
+    """Where a trajectory waited, from its speed and loss; empty when it never did."""
+    from attnflow.observe.stages import plateaus
+
+    if "loss" not in trajectory or "speed" not in trajectory:
+        return []
+    t, speed, loss = (trajectory[n].values for n in ("time", "speed", "loss"))
+    return plateaus(t, speed, loss)

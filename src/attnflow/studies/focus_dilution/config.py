@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -20,19 +20,22 @@ SGD_BATCH = 256
 class Config:
     """Focus and dilution: one-layer attention on a Markov chain (arXiv 2605.01199)."""
 
-    pi: tuple[float, ...] = key((0.75, 0.19, 0.05, 0.01), "stationary law, sums to 1")
-    lam: float = key(0.8, "weight of staying, eq. (2): P = lam I + (1 - lam) 1 pi^T")
+    elsewhere: ClassVar[dict[str, str]] = {"text": "focus-dilution-text"}
+    """A file that another study reads: with it, that one is run."""
+
+    pi: tuple[float, ...] = key((0.75, 0.19, 0.05, 0.01), "stationary law, sums to 1", head=True)
+    lam: float = key(0.8, "weight of staying, eq. (2): P = lam I + (1 - lam) 1 pi^T", head=True)
     chain_kind: Literal["two-term", "metropolis", "neighbours", "drift"] = key(
         "two-term", "which chain with that law: eq. (2), or one of three others with the same pi"
     )
     transition: tuple[tuple[float, ...], ...] = key(
         (), "any row-stochastic matrix [current, next] instead of pi and lam"
     )
-    dim: int = key(16, "hidden dimension m")
+    dim: int = key(16, "hidden dimension m", head=True)
     init: Literal["fixed", "width"] = key(
         "fixed", "fixed: entries of size init_scale; width: of size 1/dim, as in App. E"
     )
-    init_scale: float = key(1e-3, "standard deviation of every initial entry, epsilon")
+    init_scale: float = key(1e-3, "standard deviation of every initial entry, epsilon", head=True)
     data: Literal["population", "finite", "sample"] = key(
         "population",
         "population: the limit of Prop. 2.3; finite: exact for `context` tokens; "
@@ -41,16 +44,16 @@ class Config:
     context: int = key(19, "tokens the model sees before the label (data finite, sample; batches)")
     first: Literal["uniform", "stationary"] = key("uniform", "law of the first token, Def. 2.1")
     sequences: int = key(100_000, "sequences of the sample, and of its test set")
-    until: float = key(3000.0, "flow time; discrete modes take until / rate steps")
+    until: float = key(3000.0, "flow time; discrete modes take until / rate steps", head=True)
     rtol: float = key(1e-6, "relative tolerance of the solve (mode flow)")
     mode: Literal["flow", "gd", "sgd", "adam"] = key(
-        "flow", "flow, gd or adam on the exact law of the data; sgd on minibatches"
+        "flow", "flow, gd or adam on the exact law of the data; sgd on minibatches", head=True
     )
     rate: float = key(0.01, "learning rate of gd, sgd and adam")
     batch: int = key(
         0, f"sequences in a minibatch of a discrete mode; 0: the full batch (sgd: {SGD_BATCH})"
     )
-    seed: int = key(0, "of the start, of the sample and of the minibatches")
+    seed: int = key(0, "of the start, of the sample and of the minibatches", head=True)
 
     def __post_init__(self) -> None:
         self.chain()

@@ -14,19 +14,23 @@ from attnflow.studies.config import key
 class Config:
     """Focus and dilution on your own text: Section 4.2 of arXiv 2605.01199."""
 
-    text: str = key("", "the text: a .txt or .txt.gz file, UTF-8")
+    text: str = key("", "the text: a .txt or .txt.gz file, UTF-8", head=True, file=True)
     tokenizer: str = key(
-        "bpe", "bpe, spaced-bpe (each space its own token), word, or a tokenizer.json file"
+        "bpe",
+        "bpe, spaced-bpe (each space its own token), word, or a tokenizer.json file",
+        file=True,
     )
-    vocabulary: int = key(1000, "tokens of a trained tokenizer; a file brings its own number")
+    vocabulary: int = key(
+        1000, "tokens of a trained tokenizer; a file brings its own number", head=True
+    )
     context: int = key(20, "tokens the model sees before the label")
     batch: int = key(256, "windows in a minibatch, drawn at random places of the text")
-    dim: int = key(128, "hidden dimension m")
+    dim: int = key(128, "hidden dimension m", head=True)
     init_scale: float = key(
         0.0, "standard deviation of every initial entry; 0 means 1/dim (App. E)"
     )
     rate: float = key(1e-3, "learning rate of Adam; App. E has 1.5e-4, which is slower")
-    steps: int = key(4000, "optimiser steps")
+    steps: int = key(4000, "optimiser steps", head=True)
     sequence: str = key(
         "", "tokens of the chosen input, comma separated, the query last; empty: the tracked ones"
     )
@@ -37,7 +41,7 @@ class Config:
     precision: Literal["float32", "float64"] = key(
         "float32", "of losses and gradients; weights and Adam are float64 either way"
     )
-    seed: int = key(0, "of the start, the minibatches and the medium-frequency tokens")
+    seed: int = key(0, "of the start, the minibatches and the medium-frequency tokens", head=True)
 
     def __post_init__(self) -> None:
         from attnflow.corpus.reading import check_file
