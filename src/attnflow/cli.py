@@ -230,7 +230,8 @@ def report(run: RunName, study: Path | None = None) -> int:
     with RunFolder.open(path) as folder:
         found = open_run(path)
         if study is not None:
-            found = found.replace(built=studies.build(str(study), found.config))
+            built = studies.build(str(study), found.config).knowing(events=found.events)
+            found = found.replace(built=built)
         for note in found.notes:
             print(f"  note       {note}")
         print(f"report  {walk.write_report(found, folder)}")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnflow import studies
+from attnflow.flows.options import Store
 from attnflow.runs import (
     DiskSink,
     Ensemble,
@@ -194,9 +195,9 @@ def _manifest(study: str, name: str, config: Any, out: Any = None) -> dict[str, 
 def _solved(ready: Study, place: RunFolder | _Memory, progress: Any) -> Run:
     """The run of a study up to its trajectory, which is stored where it is on disk."""
     on_disk = isinstance(place, RunFolder)
-    options = {"sink": DiskSink(place), "checkpoint_every": CHECKPOINT_STEPS} if on_disk else {}
+    store = Store(sink=DiskSink(place), every=CHECKPOINT_STEPS) if on_disk else Store()
     with studies.telling(ready.name):
-        solution = ready.solve(progress=progress, **options)
+        solution = ready.solve(progress=progress, store=store)
     facts = {
         "status": str(solution.status),
         "sentence": solution.sentence,
@@ -212,7 +213,7 @@ def _solved(ready: Study, place: RunFolder | _Memory, progress: Any) -> Run:
         finalise(place, **facts)
     else:
         place.pause(**facts)
-    built = ready.with_solution(solution)
+    built = ready.knowing(solution=solution)
     known = {"trajectory": solution.trajectory, "events": solution.events, "built": built}
     return Run(place.manifest, place.path, **known)
 
@@ -300,7 +301,7 @@ def _tell(say: Said, found: Run, *parts: str) -> None:
 
 def _blocks(solution: Solution) -> dict[str, np.ndarray]:
     """The last parameters, by block name: what one needs to go on from a run elsewhere."""
-    layout = solution.flow.bind(solution.start).layout
+    layout = solution._layout
     y = layout.flatten(solution.final)
     return {b.name: np.reshape(y[b.start : b.stop], b.shape) for b in layout.blocks}
 

@@ -5,7 +5,8 @@
 ledger.
 """
 
-from attnflow.report._drawings import figures, write_figures
+from attnflow.draw import write_figures
+from attnflow.report._drawings import figures
 from attnflow.report._ensemble import ensemble_page
 from attnflow.report._page import page
 from attnflow.report._saddles import saddles_over_loss

@@ -97,14 +97,14 @@ def _stage_sentence(run: Run) -> str:
 
 
 def no_stages(run: Run) -> str:
-    """What is said where there are no stages."""
+    """The sentence for a run without stages."""
     if run.finished:  # only then is the absence of something a finding
         return "No stage was told apart in this run (no separation)."
     return "No stage was told apart before the run ended."
 
 
 def no_plateaus(run: Run) -> str:
-    """What is said where there are no plateaus."""
+    """The sentence for a run without plateaus."""
     if run.finished:
         return "The speed has no minimum that stands out: the flow never waited."
     return "The speed had no minimum that stands out before the run ended."

@@ -62,7 +62,8 @@ class Run:
     @cached_property
     def built(self) -> Study:
         """The study itself, built again from the config."""
-        return studies.build(studies.locate(self.study, self.path, self.source), self.config)
+        where = studies.locate(self.study, self.path, self.source)
+        return studies.build(where, self.config).knowing(events=self.events)
 
     @cached_property
     def source(self) -> tuple[str, ...]:

@@ -115,7 +115,7 @@ def _wrapped(name: str, words: str, width: int) -> list[str]:
 
 def _picture(run: Run) -> str:
     """The study's figure of the loss (or its first one), where it can be drawn."""
-    from attnflow._figures import svg_text
+    from attnflow.draw import svg_text
 
     try:
         functions = run.built.figures()

@@ -16,13 +16,14 @@ from attnflow._errors import InputError, nearest
 
 if TYPE_CHECKING:
     import xarray as xr
-    from matplotlib.figure import Figure
 
     from attnflow.claims import Citation, Claim
+    from attnflow.draw import Figures
     from attnflow.flows.flow import FlowLike
     from attnflow.flows.layout import Params
     from attnflow.flows.probes import Mark, Observable
     from attnflow.flows.schedule import Schedule
+    from attnflow.flows.sinks import Event
     from attnflow.flows.solution import Solution
     from attnflow.linearise import SaddleLedger, SaddleTable
     from attnflow.observe.stages import Plateau, Stage
@@ -89,11 +90,11 @@ class Study(abc.ABC):
 
         return claims_of(self.name)
 
-    def figures(self) -> Mapping[str, Callable[[xr.Dataset, list[Stage]], Figure]]:
+    def figures(self) -> Figures:
         """Functions of the trajectory and its stages; the name is the file name.
 
         The first line of a function's docstring is its caption. Decorate it with
-        `attnflow._figures.styled` to draw in the house style.
+        `attnflow.draw.styled` to draw in the house style.
         """
         return {}
 
@@ -144,13 +145,18 @@ class Study(abc.ABC):
         """The solve of this config, in memory."""
         return self.solve()
 
-    def with_solution(self, solution: Solution) -> Study:
-        """The same study for which `solution` is the solve of its config: nothing is solved again.
+    @cached_property
+    def events(self) -> tuple[Event, ...]:
+        """The marks that the solve of this config crossed."""
+        return self.solution.events
+
+    def knowing(self, **known: Any) -> Study:
+        """The same study, for which the `solution` or the `events` of a run are known already.
 
         What was computed for this study so far (its flow, its start) is shared.
         """
         other = copy.copy(self)
-        vars(other)["solution"] = solution
+        vars(other).update(known)
         return other
 
     def solve(self, **options: Any) -> Solution:
