@@ -323,7 +323,7 @@ def test_an_ensemble_is_saved_opened_and_listed(tmp_path):
     with pytest.raises(InputError, match="unfinished ensemble; resume it"):
         begin_ensemble(folder, "fake", plan)
     raw = (folder / "ensemble.json").read_bytes()
-    for damage in (raw[:-9], raw.replace(b"0.5", b"0.6", 1), b"[]", b"\xff"):
+    for damage in (raw[:-9], raw.replace(b"waiting", b"wasting", 1), b"[]", b"\xff"):
         (folder / "ensemble.json").write_bytes(damage)
         assert [row.kind for row in list_runs(tmp_path)] in (["broken"], [])
         with pytest.raises(InputError, match=r"ensemble\.json"):

@@ -61,6 +61,8 @@ def build(kind: type[C], values: Mapping[str, Any]) -> C:
             checked[name] = adapter.validate_python(_strict(value, hint))
         except pydantic.ValidationError:
             raise InputError(name, f"{shown(value)}; {describe(hint)}") from None
+        if isinstance(checked[name], int) and abs(checked[name]) >= 2**63:
+            raise InputError(name, f"{shown(checked[name])}; a whole number below 2^63")
     return kind(**checked)
 
 

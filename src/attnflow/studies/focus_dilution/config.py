@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from attnflow._errors import InputError, positive, shown
-from attnflow.studies.config import key, unused
+from attnflow.studies.config import fits, key, unused
 from attnflow.tasks.laws import chain_of
 from attnflow.tasks.markov import MarkovChain
 
@@ -72,11 +72,21 @@ class Config:
             raise InputError("until", f"{self.until:g} is less than one step of {self.rate:g}")
         self._one_leader()
         self._refuse_unused()
+        self._check_memory()
 
     def chain(self) -> MarkovChain:
         if self.transition:
             return MarkovChain.of(self.transition)
         return chain_of(self.chain_kind, self.pi, self.lam)
+
+    def _check_memory(self) -> None:
+        """Weights and what a solver keeps of them, the rows of attention, the sample."""
+        tokens, copies = len(self.transition or self.pi), 30 if self.mode == "flow" else 6
+        fits("pi", f"a law of {tokens} tokens", 8.0 * 3 * 3000 * tokens**2)
+        fits("dim", self.dim, 8.0 * copies * 2 * self.dim * (self.dim + tokens))
+        if self.data == "sample":
+            fits("sequences", self.sequences, 8.0 * 4 * self.sequences * self.context)
+        fits("batch", self.batch, 8.0 * 4 * self.batch * self.context * tokens)
 
     def _refuse_unused(self) -> None:
         if self.transition:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from attnflow._errors import InputError, positive
-from attnflow.studies.config import key, unused
+from attnflow.studies.config import fits, key, unused
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,12 @@ class Config:
             raise InputError("until", f"{self.until:g} is less than one step of {self.rate:g}")
         if self.tokenizer not in KINDS:
             unused(self, "a tokenizer file brings its own number of tokens", "vocabulary")
+        fits("dim", self.dim, 8.0 * 6 * 2 * self.dim**2)
+        # Weights, gradients and moments of Adam; the logits of a batch and of what is held out.
+        width = 6 * 2 * self.dim + 4 * (self.batch + self.held_out)
+        fits("vocabulary", self.vocabulary, 8.0 * width * self.vocabulary)
+        for name in ("batch", "held_out"):
+            fits(name, getattr(self, name), 8.0 * 4 * getattr(self, name) * self.context * self.dim)
 
     @property
     def scale(self) -> float:
