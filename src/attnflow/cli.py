@@ -134,7 +134,6 @@ def run(
     ready = _checked(study, config, overrides)
     name, _ = studies.find(study)
     tell = sys.stderr if json else sys.stdout
-    print(f"{name}  {configs.headline(ready)}", file=tell, flush=True)
     from attnflow import walk
     from attnflow.runs import default_path
 
@@ -153,6 +152,7 @@ def run(
         )
         _show_ensemble(found, path, json)
         return 0 if all(r.ok and r.status in ("done", "stopped") for r in found.results) else 1
+    print(f"{name}  {configs.headline(ready)}", file=tell, flush=True)
     path = out or default_path(name, configs.as_dict(ready))
     walk.use_compilation_cache()
     say = _teller(tell)

@@ -25,7 +25,6 @@ from attnflow.observe.stages import Stage, plateaus
 from attnflow.studies.focus_dilution import stages, theory
 from attnflow.tasks.markov import MarkovChain
 
-
 TOKENS, EVALUATIONS = 24, 60_000
 """The propagator has (2d + 2)^2 numbers, and its solve takes their square in memory; where nothing
 is learned for long (lam next to 0) it has no end."""
