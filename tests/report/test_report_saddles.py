@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import matplotlib as mpl
@@ -10,10 +9,9 @@ import pytest
 
 from attnflow import draw
 from attnflow.linearise import SavedSaddles
-from attnflow.report import page, saddles_over_loss
+from attnflow.report import figures, page, saddles_over_loss
 from attnflow.report._drawings import drawings
 
-from .conftest import MANIFEST
 from .markup import Markup
 
 
@@ -43,27 +41,27 @@ def texts(figure) -> list[str]:
 
 
 def test_the_table_is_there_with_a_ledger_only(outcome) -> None:
-    read = Markup(page(outcome, MANIFEST))
+    read = Markup(page(outcome))
     assert "saddles" in read.ids
     assert outcome.saddles.words in read.words
     for row in outcome.saddles.records():
         assert f"{row['rate_predicted']:.5g}" in read.words
         assert row["note"] in read.words
-    other = Markup(page(replace(outcome, saddles=None), MANIFEST))
+    other = Markup(page(outcome.replace(saddles=None)))
     assert "saddles" not in other.ids
     assert "exit rate" not in other.words
 
 
 def test_what_is_not_known_is_a_dash(outcome) -> None:
     unknown = SavedSaddles("1 plateau, 0 refined to critical points.", [saddle(1)])
-    read = Markup(page(replace(outcome, saddles=unknown), MANIFEST))
+    read = Markup(page(outcome.replace(saddles=unknown)))
     assert "1 visited, 0 refined" in read.words
     assert "8 steps <did> not halve it" in read.words
     assert "not a number" not in read.words
 
 
 def test_the_figure_numbers_each_saddle_and_says_its_rates(bare) -> None:
-    figure = bare.figures["saddles"]
+    figure = figures(bare)["saddles"]
     said = texts(figure)
     for row in bare.saddles.records():
         assert str(row["number"]) in said
@@ -75,7 +73,7 @@ def test_the_figure_numbers_each_saddle_and_says_its_rates(bare) -> None:
     assert [float(line.get_ydata()[0]) for line in levels] == pytest.approx(
         [s.loss for s in bare.saddles]
     )
-    (drawing,) = [d for d in drawings(bare) if d.name == "saddles"]
+    (drawing,) = [d for d in drawings(bare, figures(bare)) if d.name == "saddles"]
     assert drawing.caption.startswith("Each saddle at its loss")
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import count
 from math import exp, lgamma, sqrt
 from typing import Any
 
@@ -23,6 +24,14 @@ from attnflow.models.one_layer import token_gradients
 from attnflow.observe.stages import Stage, plateaus
 from attnflow.studies.focus_dilution import stages, theory
 from attnflow.tasks.markov import MarkovChain
+
+TOKENS, EVALUATIONS = 24, 60_000
+"""The propagator has (2d + 2)^2 numbers, and its solve takes their square in memory; where nothing
+is learned for long (lam next to 0) it has no end."""
+
+
+class _TooLong(Exception):
+    pass
 
 
 @dataclass(frozen=True)
@@ -59,7 +68,14 @@ def predict(chain: MarkovChain, dim: int, scale: float) -> Timeline:
     if c <= 0 or a0 >= theory.CONDENSED:
         words = "attention does not grow" if c <= 0 else "the start is as large as what it grows to"
         return Timeline(rates, times, [], clean, sentence=words)
-    data, grown = _rank_one(chain, dim, scale, a0)
+    if chain.tokens > TOKENS:
+        words = f"the rank-one flow is followed for up to {TOKENS} tokens"
+        return Timeline(rates, times, [], clean, sentence=words)
+    try:
+        data, grown = _rank_one(chain, dim, scale, a0)
+    except _TooLong:
+        words = f"the rank-one flow takes more than {EVALUATIONS:,} evaluations"
+        return Timeline(rates, times, [], clean, sentence=words)
     found = stages.find(data, chain.pi, None)
     waits = plateaus(data["time"].values, data["speed"].values, data["loss"].values)
     first = [s for s in found if s.cycle == 1]
@@ -85,7 +101,7 @@ def _rank_one(chain: MarkovChain, dim: int, scale: float, a0: float) -> tuple[xr
     d, pi = chain.tokens, chain.pi
     v = pi - 1 / d
     q, u = pi / np.linalg.norm(pi), v / np.linalg.norm(v)
-    n = 2 * d + 2
+    n, calls = 2 * d + 2, count()
 
     def split(y: np.ndarray) -> tuple[Any, ...]:
         return y[:d], y[d : 2 * d], y[2 * d], y[2 * d + 1], y[n:].reshape(n, n)
@@ -94,6 +110,8 @@ def _rank_one(chain: MarkovChain, dim: int, scale: float, a0: float) -> tuple[xr
         return token_gradients(np.outer(g, b), lq * lk * np.outer(g, g), chain)
 
     def rhs(t: float, y: np.ndarray) -> np.ndarray:
+        if next(calls) > EVALUATIONS:
+            raise _TooLong
         g, b, lq, lk, U = split(y)
         GM, GP = forces(g, b, lq, lk)
         from_key, from_query = GP @ g, GP.T @ g
