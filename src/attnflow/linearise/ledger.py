@@ -14,6 +14,7 @@ from attnflow._precision import float64
 from attnflow.flows.driver import integrate
 from attnflow.flows.flow import FlowLike
 from attnflow.flows.layout import Params
+from attnflow.flows.options import Solver, Store
 from attnflow.flows.solution import Solution, Status
 from attnflow.linearise.escape import (
     Algebraic,
@@ -164,9 +165,9 @@ def trajectory_ledger(
         start,
         until=float(times[-1]),
         save=times,
-        keep_states=True,
+        store=Store(states=True),
         rtol=rtol,
-        engine=engine,
+        solver=Solver(engine=engine),
         progress=False,
     )
     if again.status is Status.INTERRUPTED:

@@ -19,7 +19,6 @@ from attnflow._errors import InputError
 from attnflow._precision import float64
 from attnflow.flows.flow import FlowLike, System
 from attnflow.flows.layout import Params, Vector
-from attnflow.flows.probes import Observers
 from attnflow.linearise.leaf import Equations
 from attnflow.linearise.modes import DENSE, Spectrum, spectrum
 
@@ -143,8 +142,7 @@ def critical_point(
 
 
 def _loss(system: System, y: Vector) -> float:
-    """By the function that a solve observes its loss with: it is compiled already."""
-    return float(Observers(system, None)(y)["loss"]) if system.has_loss else float("nan")
+    return system.loss(y) if system.has_loss else float("nan")
 
 
 def _solve(

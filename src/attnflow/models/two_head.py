@@ -21,7 +21,6 @@ from jaxtyping import Array, Float
 
 from attnflow._errors import InputError, nearest, positive, shown, whole
 from attnflow.flows.flow import Flow
-from attnflow.flows.gates import GatedFlow
 from attnflow.tasks.mixture import MixturePopulation
 
 AnyArray: TypeAlias = Array | np.ndarray
@@ -81,11 +80,11 @@ class TwoHeadClassifier(eqx.Module):
 @final
 @dataclass(frozen=True, eq=False)
 class Tables:
-    """Where each token finds its neuron value and each pair of tokens its score.
+    """For each token the place of its neuron value in `w`, for each pair that of its score in `S`.
 
-    The forward map and its gradient for any list of numbers `w` and `S` that the heads share or
-    not: the full model has one per coordinate, the symmetric reduction one per orbit. Both may
-    have leading axes, for many states at once.
+    With these places the forward map and its gradient are the same code for the full model (one
+    number per coordinate) and for the symmetric reduction (one number per orbit).
+    `w` and `S` may have leading axes, for many states at once.
     """
 
     value_at: np.ndarray  # head sample position
@@ -98,7 +97,7 @@ class Tables:
     agreement: np.ndarray
 
     def attention(self, S: Any) -> Any:
-        """p[head, sample, key, query]: what each query gives to each key, softmax over keys."""
+        """p[head, sample, key, query]: the attention of each query, a softmax over keys."""
         xp = namespace(S)
         z = _flat(S, self.sizes[1])[..., self.score_at] * self.score_sign
         e = xp.exp(z - z.max(axis=-2, keepdims=True))
@@ -110,18 +109,18 @@ class Tables:
         return (self.attention(S) * values[..., None]).sum(axis=(-2, -1)) + bias
 
     def predictions(self, w: Any, S: Any, bias: float, gates: Any = None) -> Any:
-        """f of each sample; `gates` in place of the actual ones where given."""
+        """f of each sample; `gates`, where given, replace the actual ones."""
         H = self.gate_values(w, S, bias)
         on = (H > 0) if gates is None else gates
         return (SIGNS * (on * H)).sum(axis=-2)
 
-    def sample_losses(self, w: Any, S: Any, bias: float) -> Any:
+    def sample_losses(self, w: Any, S: Any, bias: float, gates: Any = None) -> Any:
         """log(1 + exp(-y f))."""
-        return namespace(w).logaddexp(0.0, -self.label * self.predictions(w, S, bias))
+        return namespace(w).logaddexp(0.0, -self.label * self.predictions(w, S, bias, gates))
 
-    def loss(self, w: Any, S: Any, bias: float) -> Any:
+    def loss(self, w: Any, S: Any, bias: float, gates: Any = None) -> Any:
         """The expectation over the weighted samples."""
-        return (self.weight * self.sample_losses(w, S, bias)).sum(axis=-1)
+        return (self.weight * self.sample_losses(w, S, bias, gates)).sum(axis=-1)
 
     def group_losses(self, w: Any, S: Any, bias: float) -> Any:
         """The mean loss given d, for each value of d in increasing order."""
@@ -199,33 +198,21 @@ def balance(theta: TwoHeadClassifier) -> Any:
 
 @functools.lru_cache(maxsize=64)
 def weight_flow(population: MixturePopulation, frozen: tuple[str, ...] = ()) -> Flow:
-    """The gradient flow of the weights on a population, in closed form.
+    """The gradient flow of the weights on a population, in closed form, with its ReLU gates.
 
     `frozen` names parts that stand still: `("attention",)` is stage 1 and 3 of Algorithm 1,
     `("neurons",)` stage 2 (on `population.restricted(agreement=-1)`) and Appendix A.2.
     """
     t = tables(population)
     return Flow(
-        lambda theta: t.loss(theta.w, theta.scores, theta.bias),
-        velocity=lambda theta, out=None: velocity(theta, population, out),
+        lambda theta, on: t.loss(theta.w, theta.scores, theta.bias, on),
+        velocity=lambda theta, on, out=None: velocity(theta, population, out, on),
+        gates=lambda theta: t.gate_values(theta.w, theta.scores, theta.bias),
+        gate_names=gate_names(population),
         rates={block: 0.0 for part in checked_parts(frozen) for block in PARTS[part]},
         conserved={} if "attention" in frozen else {"key-query balance": balance},
         host=True,
         name="two-head classifier, weights",
-    )
-
-
-@functools.lru_cache(maxsize=64)
-def gated_weight_flow(population: MixturePopulation, frozen: tuple[str, ...] = ()) -> GatedFlow:
-    """The same with the ReLU gates as marks, for `integrate_gated`."""
-    t = tables(population)
-    return GatedFlow(
-        lambda theta, gates, out=None: velocity(
-            theta, population, out, gates.reshape(2, len(population))
-        ),
-        gates=lambda theta: t.gate_values(theta.w, theta.scores, theta.bias).reshape(-1),
-        names=gate_names(population),
-        plain=weight_flow(population, frozen),
     )
 
 

@@ -9,7 +9,6 @@ import numpy as np
 
 from attnflow._errors import InputError, positive, whole
 from attnflow.flows.flow import Flow
-from attnflow.flows.gates import GatedFlow
 from attnflow.flows.layout import Params
 from attnflow.models.two_head import (
     HEADS,
@@ -110,25 +109,13 @@ def score_flow(
     """
     t, omega, bias = tables(population), positive("omega", omega), checked_bias(bias)
     return Flow(
-        lambda theta: t.loss(theta["w"], theta["S"], bias),
-        velocity=lambda theta, out=None: _moved(theta, t, omega, bias, out),
+        lambda theta, on: t.loss(theta["w"], theta["S"], bias, on),
+        velocity=lambda theta, on, out=None: _moved(theta, t, omega, bias, out, on),
+        gates=lambda theta: t.gate_values(theta["w"], theta["S"], bias),
+        gate_names=gate_names(population),
         rates=_rates(frozen),
         host=True,
         name="two-head classifier, infinite width",
-    )
-
-
-@functools.lru_cache(maxsize=64)
-def gated_score_flow(
-    population: MixturePopulation, omega: float, bias: float = 0.5, frozen: tuple[str, ...] = ()
-) -> GatedFlow:
-    """The same with the ReLU gates as marks, for `integrate_gated`."""
-    t, n = tables(population), len(population)
-    return GatedFlow(
-        lambda theta, gates, out=None: _moved(theta, t, omega, bias, out, gates.reshape(2, n)),
-        gates=lambda theta: t.gate_values(theta["w"], theta["S"], bias).reshape(-1),
-        names=gate_names(population),
-        plain=score_flow(population, omega, bias, frozen),
     )
 
 

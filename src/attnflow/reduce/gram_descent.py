@@ -9,7 +9,7 @@ steps of G' would miss the eta^2 term. A minibatch changes F and nothing else.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -166,16 +166,6 @@ def updates(flow: GramFlow, optimiser: Any, layout: Layout, batch: Any = None) -
         return layout.join(out), {"gram": traces, "rest": trace}
 
     return Transform(init, update)
-
-
-@dataclass(frozen=True)
-class GramMomentum(Momentum):
-    """The optimiser of `flows.descend` whose steps are those of the weights."""
-
-    made: Transform | None = field(default=None, repr=False, compare=False)
-
-    def transform(self) -> Any:
-        return self.made
 
 
 class _Host:

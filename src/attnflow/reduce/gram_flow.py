@@ -12,13 +12,14 @@ import numpy as np
 from attnflow._errors import InputError, nearest, shown, whole
 from attnflow._precision import float64
 from attnflow.flows.discrete import Momentum, descend
-from attnflow.flows.flow import UNTRACEABLE, Flow, System
+from attnflow.flows.flow import Flow, System
 from attnflow.flows.layout import Layout, Params
 from attnflow.flows.solution import Solution
+from attnflow.flows.users import UNTRACEABLE
 from attnflow.reduce.balances import balance
 from attnflow.reduce.columns import Gram
 from attnflow.reduce.declaration import Declaration
-from attnflow.reduce.gram_descent import GramMomentum, Rule, Transform, updates
+from attnflow.reduce.gram_descent import Rule, Transform, updates
 from attnflow.reduce.gram_forces import Forces
 from attnflow.reduce.reduction import Reduction, gaussian_point
 
@@ -216,8 +217,7 @@ class GramFlow(Reduction):
         """
         rule = Rule.of(given := Momentum(rate, momentum, nesterov))
         until = whole("steps", steps) * rule.rate / (1 - rule.momentum)
-        made = self.updates(given, self.bind(start).layout, options.get("batch"))
-        return descend(self, start, until, GramMomentum(rate, momentum, nesterov, made), **options)
+        return descend(self, start, until, given, **options)
 
     def updates(self, optimiser: Any, layout: Layout, batch: Any = None) -> Transform:
         """The optimiser of the flat state whose steps are those of `optimiser` on the weights.

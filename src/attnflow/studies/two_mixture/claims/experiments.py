@@ -24,13 +24,14 @@ from attnflow.claims import (
     positive,
     slope,
 )
+from attnflow.flows.solution import Solution
 from attnflow.models.two_head_reduced import SymmetricFlow, symmetric_flow
 from attnflow.reduce import Descents, gram_descent
-from attnflow.studies.two_mixture import paths, stages
+from attnflow.studies.two_mixture import algorithm, stages
+from attnflow.studies.two_mixture.algorithm import HALF
 from attnflow.studies.two_mixture.claims.common import STUDY, TWO, said
 from attnflow.studies.two_mixture.descent import AttentionOnly, attention_only
 from attnflow.studies.two_mixture.observables import share
-from attnflow.studies.two_mixture.paths import HALF, main_score, other_score
 
 LR = 0.1
 SEVERAL = (2, 3, 4, 6, 8)
@@ -71,9 +72,9 @@ def half_step(study, group: int) -> int:
     return int(below[0]) if len(below) else 10**9
 
 
-def joint_of(study, groups: int = 2) -> paths.Path:
+def joint_of(study, groups: int = 2) -> Solution:
     """The joint flow of K groups until its loss is .05."""
-    return paths.learning(groups, float(study.config.omega), float(study.config.bias))
+    return algorithm.learning(groups, float(study.config.omega), float(study.config.bias))
 
 
 # --- Section 3.1.
@@ -130,8 +131,8 @@ def scores_rise_when_the_loss_falls(study) -> Measurement:
 def association(study) -> Measurement:
     """c1'S v1 grows to a large positive and c1'S v2 to a large negative value: attention associates
     group and signal of one group and dissociates those of different groups."""
-    last = descent(study).final
-    same, other = main_score(last, 2), other_score(last, 2)
+    flow, last = flow_of(study), descent(study).final
+    same, other = (flow.score(last, "c", "v", same) for same in (True, False))
     return positive(
         [same, -other],
         margin=0.5,
@@ -144,7 +145,7 @@ def association(study) -> Measurement:
 def descent_follows_the_flow(study) -> Measurement:
     """Descent at learning rate .1 has the half times of the gradient flow: the analysis of the flow
     is one of the experiment."""
-    times = np.array([joint_of(study).marks["half -1"]])
+    times = np.array([joint_of(study).first("half -1")])
     steps = np.array([half_step(study, 0) * LR])
     return equal(
         times,
@@ -250,9 +251,9 @@ def other_scores_stay_small(study) -> Measurement:
 def more_groups_alike(study) -> Measurement:
     """With K = 3, 4 and 8 groups training is as with 2: consistent samples first, then the scores
     c_k'S v_k rise and the conflicting ones are learnt (L is not given; 3 is taken)."""
-    gaps = [joint_of(study, K).marks for K in (3, 4, 8)]
-    scores = [main_score(joint_of(study, K).final, K) for K in (3, 4, 8)]
-    ratio = [g["half -1"] / g["half 1"] for g in gaps]
+    found = [joint_of(study, K) for K in (3, 4, 8)]
+    scores = [run.flow.score(run.final, "c", "v") for run in found]
+    ratio = [run.first("half -1") / run.first("half 1") for run in found]
     return every(
         order=at_least(ratio, 5.0, control=[1 / r for r in ratio]),
         scores=positive(scores, margin=0.5, control=[-s for s in scores]),
@@ -274,7 +275,7 @@ def many_groups_are_learnt(study) -> Measurement:
 @claim("Observation 1 (near symmetry)", part="experiment", **said(learnable))
 def near_symmetry_is_lost(study) -> Measurement:
     """For K >= 3 the near symmetry c_1'S v_1 = -c_1'S v_2 of K = 2 no longer holds."""
-    gap = {K: _asymmetry(joint_of(study, K), K) for K in (2, 3, 4, 8)}
+    gap = {K: _asymmetry(joint_of(study, K)) for K in (2, 3, 4, 8)}
     return at_least(
         [gap[3], gap[4], gap[8]],
         0.3,
@@ -283,8 +284,9 @@ def near_symmetry_is_lost(study) -> Measurement:
     )
 
 
-def _asymmetry(run: paths.Path, K: int) -> float:
-    return abs(1 + other_score(run.final, K) / main_score(run.final, K))
+def _asymmetry(run: Solution) -> float:
+    own, other = (run.flow.score(run.final, "c", "v", same) for same in (True, False))
+    return abs(1 + other / own)
 
 
 @claim("ours: what the near symmetry becomes for K groups", **said(learnable))
@@ -305,7 +307,7 @@ def zero_sum(study) -> Measurement:
 @claim("Observation 1 (slower with K)", part="experiment", **said(learnable))
 def slower_with_more_groups(study) -> Measurement:
     """Training takes longer with more groups."""
-    halves = np.array([joint_of(study, K).marks["half -1"] for K in SEVERAL])
+    halves = np.array([joint_of(study, K).first("half -1") for K in SEVERAL])
     return positive(
         np.diff(halves),
         control=np.diff(halves[::-1]),
@@ -317,7 +319,7 @@ def slower_with_more_groups(study) -> Measurement:
 def affine_in_groups(study) -> Measurement:
     """The conflicting half time grows linearly in K: the slope over K = 2 to 4 is that over 4
     to 8."""
-    halves = np.array([joint_of(study, K).marks["half -1"] for K in SEVERAL])
+    halves = np.array([joint_of(study, K).first("half -1") for K in SEVERAL])
     first = (halves[2] - halves[0]) / 2
     return slope(
         SEVERAL,
@@ -336,13 +338,13 @@ def attention_stage(study) -> Measurement:
     inside = []
     for K in (2, 3, 4, 8):
         run = joint_of(study, K)
-        q = _share(run)
+        q, t = _share(run), run.trajectory["time"].values
         begin, end = stages.longest(q > stages.MAJORITY)
-        half = run.marks["half -1"]
-        inside += [begin is not None and run.time[begin] <= half <= run.time[end]]
+        half = run.first("half -1")
+        inside += [begin is not None and t[begin] <= half <= t[end]]
     run = joint_of(study)
-    q, early = _share(run), run.marks["half 1"]
-    at = bool(q[np.searchsorted(run.time, early)] > stages.MAJORITY)
+    q, early = _share(run), run.first("half 1")
+    at = bool(q[np.searchsorted(run.trajectory["time"].values, early)] > stages.MAJORITY)
     return fact(
         all(inside),
         control=at,
@@ -350,7 +352,7 @@ def attention_stage(study) -> Measurement:
     )
 
 
-def _share(run: paths.Path) -> np.ndarray:
-    """q along a path."""
-    parts = np.array([paths.powers(run.flow, paths.unpack(y)) for y in run.states])
+def _share(run: Solution) -> np.ndarray:
+    """q along a run."""
+    parts = run.trajectory["powers"].values
     return share({"neuron_power": parts[:, 0], "attention_power": parts[:, 1]})

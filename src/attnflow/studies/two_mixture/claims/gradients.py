@@ -11,6 +11,7 @@ import numpy as np
 
 from attnflow.claims import Correction, Measurement, at_most, claim, corrected, equal, every
 from attnflow.flows import Flow, Solution, integrate
+from attnflow.flows.options import Solver
 from attnflow.models.two_head import HEADS, TwoHeadClassifier, velocity
 from attnflow.models.two_head_gram import gram_flow, infinite_width_start, score_flow, self_scores
 from attnflow.models.two_head_reduced import symmetric_flow
@@ -302,8 +303,8 @@ def _flow(frozen: bool) -> tuple[Any, Any]:
 
 
 def _solved(flow: Any, start: Any, until: float, rtol: float) -> Solution:
-    explicit = {"engine": "scipy", "method": "dop853", "atol": rtol / 10}
-    return integrate(flow, start, until, rtol=rtol, save=[0.0], progress=False, **explicit)
+    solver = Solver("scipy", "dop853", atol=rtol / 10)
+    return integrate(flow, start, until, rtol=rtol, save=[0.0], solver=solver, progress=False)
 
 
 @claim("ours: WK WK^T - WQ WQ^T is conserved", study=STUDY)
