@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attnflow._errors import InputError, shown
-from attnflow.flows import Flow, Solution, integrate
+from attnflow.flows import Flow, Solution, Solver, integrate
 from attnflow.flows.layout import Params
 from attnflow.models.one_layer import OneLayerAttention, population_flow, token_gradients
 from attnflow.reduce import ManifoldFlow, OrbitFlow
@@ -206,9 +206,8 @@ def vector_flow(velocity: Callable[[Any], Any], name: str) -> Flow:
 
 def solve(flow: Flow, z: np.ndarray, until: float, *, atol: float, **options: Any) -> Solution:
     """Solve a flow of one vector by LSODA; `z` is observed."""
-    small = {"engine": "scipy", "method": "lsoda", "jacobian": "difference", "atol": atol}
-    seen = {"z": lambda theta: theta["z"]}
-    return integrate(flow, {"z": z}, until, observe=seen, progress=False, **small, **options)
+    how, seen = Solver("scipy", "lsoda", "difference", atol), {"z": lambda theta: theta["z"]}
+    return integrate(flow, {"z": z}, until, observe=seen, solver=how, progress=False, **options)
 
 
 def derivative(function: Callable[[np.ndarray], Any], z: np.ndarray) -> np.ndarray:

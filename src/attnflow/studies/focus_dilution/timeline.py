@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from attnflow.flows import Flow, Mark, integrate
+from attnflow.flows import Flow, Mark, Solver, integrate
 from attnflow.flows.layout import Params
 from attnflow.models.one_layer import token_gradients
 from attnflow.observe.stages import Stage, plateaus
@@ -122,7 +122,7 @@ def _rank_one(chain: MarkovChain, dim: int, scale: float, a0: float) -> tuple[xr
         observe={"z": lambda theta: theta["z"], "second": second},
         stops={"a new direction": Mark(leaves)},
         rtol=1e-8,
-        atol=1e-9 * scale,
+        solver=Solver(atol=1e-9 * scale),
         progress=False,
     )
     words = f"rank-one flow to t = {run.time:.4g} in {run.work['rhs']:,.0f} evaluations"
