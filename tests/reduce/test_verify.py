@@ -90,6 +90,12 @@ def test_a_true_symmetry_agrees(until) -> None:
     assert verify(other, reduced, start, until).status == "differs"  # not symmetric any more
 
 
+def test_a_start_that_is_off_by_rounding_is_taken_for_the_nearest_on_the_set() -> None:
+    reduced = OrbitFlow(Flow(two_wells), [lambda th: {"x": th["x"][::-1]}], {"x": np.zeros(2)})
+    found = verify(Flow(two_wells), reduced, {"x": np.array([0.3, 0.3 + 1e-9])}, 1.0)
+    assert found.agrees, found
+
+
 def unstable(theta: Any) -> Any:
     """u on its way to 1, and v, which leaves 0 as exp(t) and comes to rest at 1."""
     u, v = jnp.array([[0.8, 0.6], [-0.6, 0.8]]) @ theta["x"]
