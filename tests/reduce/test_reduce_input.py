@@ -10,7 +10,7 @@ import pytest
 from invariant_losses import draw, product_loss
 
 from attnflow import InputError
-from attnflow.flows import Flow, integrate
+from attnflow.flows import Flow, GradientDescent, Momentum, descend, integrate
 from attnflow.reduce import Gram, GramFlow, gram, verify
 
 BLOCKS = {"K": 2, "Q": 3}
@@ -120,14 +120,13 @@ def test_a_loss_that_is_no_number_or_no_jax_is_refused() -> None:
 
 def test_descent_and_verification_check_their_numbers() -> None:
     start = flow().infinite_width(0.5)
-    for options, words in (
-        ({"rate": -1.0, "steps": 3}, "rate: -1"),
-        ({"rate": 0.1, "steps": 0}, "steps: 0"),
-        ({"rate": 0.1, "steps": 3, "momentum": 1.0}, "momentum: 1.0"),
-        ({"rate": 0.1, "steps": 3, "momentum": "x"}, "momentum: x"),
+    for optimiser, words in (
+        (GradientDescent(-1.0), "rate: -1"),
+        (Momentum(0.1, 1.0), "momentum: 1"),
+        (Momentum(0.1, "x"), "momentum: x"),  # type: ignore[arg-type]
     ):
         with pytest.raises(InputError, match=words):
-            flow().descend(start, **options)
+            descend(flow(), start, 1.0, optimiser)
     with pytest.raises(InputError, match="until: 2, 1; a time, or increasing times"):
         verify(flow().full, flow(), WEIGHTS, [2.0, 1.0])
     with pytest.raises(InputError, match=r"reduced: .*a GramFlow"):
