@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from invariant_losses import draw, product_loss, random_gram_loss, two_heads_loss, two_heads_weights
 
-from attnflow.flows import Flow, Layout, integrate
-from attnflow.flows.options import Solver
+from attnflow.flows import Flow, Layout, Solver, integrate
 from attnflow.reduce import Gram, GramFlow, gram, verify
 from strategies import seeds
 from tolerances import CLOSED_FORM_VS_AUTODIFF, IDENTITY, STANDARD_ERRORS

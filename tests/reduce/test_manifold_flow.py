@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from invariant_losses import draw
 
 from attnflow import InputError
-from attnflow.flows import Flow, integrate
-from attnflow.flows.options import Solver
+from attnflow.flows import Flow, Solver, integrate
 from attnflow.models import OneLayerAttention, population_flow
 from attnflow.models.one_layer import token_gradients
 from attnflow.reduce import ManifoldFlow, verify

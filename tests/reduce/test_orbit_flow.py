@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from invariant_losses import draw
 
 from attnflow import InputError
-from attnflow.flows import Flow, integrate
-from attnflow.flows.options import Solver
+from attnflow.flows import Flow, Solver, integrate
 from attnflow.models import OneLayerAttention, population_flow
 from attnflow.reduce import GramFlow, OrbitFlow, verify
 from attnflow.tasks import MarkovChain
