@@ -250,6 +250,7 @@ def _finished(found: Run, place: RunFolder | _Memory, claims: bool, report: bool
             write_report(found, place)
         except Exception as error:  # a page must not cost the run either
             place.note(f"the report could not be written: {studies.told(error)}")
+            found = Run(place.manifest, place.path, **found.known)
     return found
 
 

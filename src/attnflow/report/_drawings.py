@@ -37,7 +37,7 @@ def figures(run: Run) -> dict[str, Figure]:
 
 def drawings(run: Run, drawn: Mapping[str, Figure]) -> list[Drawing]:
     """Figures of a run with their captions."""
-    functions = {"saddles": saddles_over_loss, **run.built.figures()}
+    functions = {"saddles": saddles_over_loss, **(run.built.figures() if run.figures else {})}
     return [drawing(name, figure, caption(name, functions[name])) for name, figure in drawn.items()]
 
 

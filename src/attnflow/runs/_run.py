@@ -198,7 +198,11 @@ class Run:
     def _drawn(self) -> tuple[dict[str, Figure], tuple[str, ...]]:
         drawn: dict[str, Figure] = {}
         lost = []
-        for name, draw in self.built.figures().items():
+        try:
+            functions = self.built.figures()
+        except Exception as error:
+            return {}, (f"the figures were not drawn: {studies.told(error)}",)
+        for name, draw in functions.items():
             try:
                 drawn[name] = draw(self.trajectory, self.stages)
             except Exception as error:

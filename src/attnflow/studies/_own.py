@@ -34,16 +34,20 @@ _WRITE = {
 }
 """What to write for what is missing."""
 
+_LOADED: dict[str, str] = {}
+"""The module of each study that was in a file."""
+
 
 def load(path: Path) -> type[Study]:
     """The one study that a file defines; every way to fail is one sentence with its line."""
     if not path.is_file():
         raise InputError("study", f"{path}: no such file")
+    from attnflow.claims.claim import FILES
     from attnflow.studies.study import Study
 
     # By content: a file that was edited is another module, and so is one of the same name.
     digest = hashlib.sha256(str(path.resolve()).encode() + path.read_bytes()).hexdigest()
-    name = f"attnflow_user_{path.stem}_{digest[:12]}"
+    name = f"{FILES}{path.stem}_{digest[:12]}"
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, path)
         assert spec is not None
@@ -68,6 +72,10 @@ def load(path: Path) -> type[Study]:
             f"{path} defines {len(found)} studies{listed}; write exactly one class below af.Study, "
             "with name, Config, flow and start",
         )
+    last = _LOADED.get(getattr(found[0], "name", ""), name)
+    if last != name:  # should that file come back, its claims have to be registered again
+        sys.modules.pop(last, None)
+    _LOADED[getattr(found[0], "name", "")] = name
     return found[0]
 
 
