@@ -175,7 +175,9 @@ class System:
     def compiled(self, key: Any, function: Callable[..., Any]) -> Callable[..., Any]:
         """`function` of the flat vector, compiled once per key for as long as the flow lives."""
         try:
-            return self._compiled.setdefault(key, jax.jit(function))
+            if key not in self._compiled:  # `jax.jit` alone costs as much as a small call
+                self._compiled[key] = jax.jit(function)
+            return self._compiled[key]
         except TypeError:  # a measurement that cannot be hashed is compiled anew
             return jax.jit(function)
 

@@ -16,6 +16,7 @@ import xarray as xr
 
 from attnflow._errors import InputError, positive, shown, whole
 from attnflow.flows import Mark, Solution, Status
+from attnflow.flows.probes import shared
 from attnflow.studies.focus_dilution import rank_one, theory
 from attnflow.studies.focus_dilution.rank_one import TwoGroup
 from attnflow.tasks.markov import MarkovChain
@@ -265,6 +266,7 @@ def _follow(
     above = float(rank_one.loss(z, chain))
     enough, atol = above - FALLEN * (above - chain.floor), 1e-12
 
+    @shared
     def look(theta: Any) -> tuple[Any, Any, Any]:
         """The loss that is still to fall, the speed, and how fast it grows (in squares)."""
         x = theta["z"][lifted]

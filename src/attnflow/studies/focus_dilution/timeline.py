@@ -20,6 +20,7 @@ import xarray as xr
 
 from attnflow.flows import Flow, Limits, Mark, Solver, Status, integrate
 from attnflow.flows.layout import Params
+from attnflow.flows.probes import shared
 from attnflow.models.one_layer import token_gradients
 from attnflow.observe.stages import Stage, plateaus
 from attnflow.studies.focus_dilution import rank_one, stages, theory
@@ -105,6 +106,7 @@ def _rank_one(
     rest = np.eye(2 * d + 2) - np.outer(mode, mode)
     size = (typical_length(dim - 1) if dim > 1 else 0.0) / UNIT  # per unit of U
 
+    @shared
     def second(theta: Params) -> Any:
         """The predicted second singular value of W0."""
         xp, g = rank_one.namespace(theta["z"]), theta["z"][:d]
@@ -144,33 +146,26 @@ def _rank_one(
 
 
 def _propagated(chain: MarkovChain) -> Flow:
-    """The rank-one flow z, and `U' = J(z) U` of eq. (108) beside it.
+    """The rank-one flow `z' = J(z) z`, and `U' = J(z) U` of eq. (108) beside it.
 
     J moves x and y off the manifold, and the parts of WQ and WK that feed on them.
     """
     d = chain.tokens
 
     def velocity(theta: Params, out: Params | None = None) -> Params:
-        z, U = theta["z"], theta["U"]
+        z, xp = theta["z"], rank_one.namespace(theta["z"])
         g, b, q, k = z[:d], z[d : 2 * d], z[-2], z[-1]
         GM, GP = token_gradients(g[:, None] * b, q * k * (g[:, None] * g), chain)
         by_key, by_query = k * (GP @ g), q * (GP.T @ g)
-        x, y, query, key = U[:d], U[d : 2 * d], U[-2], U[-1]
-        join = rank_one.namespace(z).concatenate
-        moved = {
-            "z": rank_one.velocity(z, chain),
-            "U": -join(
-                [
-                    GM @ y + by_key[:, None] * query + by_query[:, None] * key,
-                    GM.T @ x,
-                    (by_key @ x)[None],
-                    (by_query @ x)[None],
-                ]
-            ),
-        }
+        both = xp.concatenate([z[:, None], theta["U"]], axis=1)
+        x, y, query, key = both[:d], both[d : 2 * d], both[-2], both[-1]
+        from_scores = by_key[:, None] * query + by_query[:, None] * key
+        moved = -xp.concatenate(
+            [GM @ y + from_scores, GM.T @ x, (by_key @ x)[None], (by_query @ x)[None]]
+        )
         if out is None:
-            return moved
-        out["z"][:], out["U"][:] = moved["z"], moved["U"]
+            return {"z": moved[:, 0], "U": moved[:, 1:]}
+        out["z"][:], out["U"][:] = moved[:, 0], moved[:, 1:]
         return out
 
     return Flow(velocity=velocity, host=True, name="rank one with its propagator")
