@@ -73,7 +73,11 @@ class Outcome:
 
     @cached_property
     def plateaus(self) -> list[Plateau]:
-        return self.study.plateaus(self.trajectory)
+        """The plateaus of the saddle ledger, so that every count is the same; without one, of the
+        speed alone."""
+        return (
+            self.study.plateaus(self.trajectory) if self.saddles is None else self.saddles.plateaus
+        )
 
     @cached_property
     def summary(self) -> dict[str, Any]:
@@ -357,10 +361,9 @@ def _finish(
         found = [s for s in outcome.stages if s.cycle == cycle]
         words = " · ".join(f"{s.name} {s.time:.4g}" for s in found) or "no separation"
         say("stages" if cycle == 1 else f"cycle {cycle}", words)
-    waits = " · ".join(f"{p.loss:.5f} ({p.enter:.4g} to {p.leave:.4g})" for p in outcome.plateaus)
-    say("plateaus", waits or "none")
     if outcome.saddles is None:
         outcome = replace(outcome, saddles=_saddles(outcome))
+    say("plateaus", " · ".join(p.words for p in outcome.plateaus) or "none")
     if outcome.saddles is not None:
         say("saddles", outcome.saddles.words)
         if folder is not None:
@@ -389,7 +392,10 @@ def _saddles(outcome: Outcome) -> SaddleTable | None:
     if getattr(config, "mode", "flow") != "flow" or engine is None or not done:
         return None
     return outcome.study.saddles(
-        outcome.trajectory, rtol=outcome.solver.get("rtol", 1e-8), engine=engine
+        outcome.trajectory,
+        rtol=outcome.solver.get("rtol", 1e-8),
+        engine=engine,
+        final=None if outcome.solution is None else outcome.solution.final,
     )
 
 

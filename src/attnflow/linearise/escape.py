@@ -16,7 +16,8 @@ each other, bends, and gets none.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from jaxtyping import Float
@@ -56,12 +57,14 @@ class Law:
     """q of `s = k r^q`."""
     power_error: float = 0.0
     """Its standard error, and half of what the thirds of the window differ by."""
+    least: float = 1.0
+    """The least span for the law to be said."""
 
     @property
     def holds(self) -> bool:
         """Whether the window is long enough for the law to be said."""
-        if self.span < 1 or self.name == "exponential":
-            return self.span >= 1
+        if self.span < self.least or self.name == "exponential":
+            return self.span >= self.least
         whole = round(self.power) if np.isfinite(self.power) else 0
         sure = self.power_error <= SURE * self.power
         return whole >= 2 and abs(self.power - whole) <= WHOLE and sure
@@ -80,27 +83,26 @@ class Law:
         return f"speed ~ {power} over {self.span:.1f} decades: time ~ eps^-{order}"
 
 
-def exponential(size: Series, rate: Series, at: int) -> Law | None:
+def exponential(
+    size: Series, rate: Series, at: int, *, band: float = STEADY[-1], least: float = 1.0
+) -> Law | None:
     """The exponential law around row `at` of a size (its log) and its growth rate; None if there
-    is no growth at all."""
+    is no growth at all. It holds where it is within `band` over `least` e-folds."""
     window = _window(size, rate, at)
     if window is None:
         return None
     rows, log = window
-    low, high = _within(size, log, rows, at, STEADY[-1], _constant)
-    law = Law("exponential", low, high, 0.0, 0.0, float("nan"))
-    law = replace(law, span=float(size[high] - size[low]))
-    inside, y = range(low, high + 1), log[low : high + 1]
-    for band in STEADY:
-        a, b = _longest(size, log, inside, band)
-        if size[b] - size[a] >= min(2.0, law.span):
+    low, high = _within(size, log, rows, at, band, _constant)
+    span = float(size[high] - size[low])
+    for closer in STEADY:
+        a, b = _longest(size, log, range(low, high + 1), closer)
+        if size[b] - size[a] >= min(2.0, span):
             break
-    weights = _weights(size[low : high + 1])
-    mean = float(weights @ y)
-    residual = float(np.sqrt(weights @ (y - mean) ** 2))
-    steady = _weights(size[a : b + 1])
+    weights, y = _weights(size[low : high + 1]), log[low : high + 1]
+    residual = float(np.sqrt(weights @ (y - weights @ y) ** 2))
     # The mean over time is the harmonic one over the growth.
-    return replace(law, residual=residual, rate=float(1 / (steady @ np.exp(-log[a : b + 1]))))
+    steady = float(1 / (_weights(size[a : b + 1]) @ np.exp(-log[a : b + 1])))
+    return Law("exponential", low, high, span, residual, steady, least=least)
 
 
 def algebraic(size: Series, rate: Series, at: int) -> Law | None:
@@ -119,7 +121,7 @@ def algebraic(size: Series, rate: Series, at: int) -> Law | None:
         return Law("algebraic", low, high, 0.0, 0.0, float("nan"), float("nan"), float("inf"))
     p, residual, error = _line(x, y)
     thirds = np.searchsorted(x, x[0] + (x[-1] - x[0]) * np.array([0, 1 / 3, 2 / 3, 1 + 1e-9]))
-    slopes = [_line(x[i:j], y[i:j])[0] for i, j in zip(thirds, thirds[1:]) if j - i >= 3]
+    slopes = [_line(x[i:j], y[i:j])[0] for i, j in pairwise(thirds) if j - i >= 3]
     error = float(np.hypot(error, 0.5 * np.ptp(slopes))) if len(slopes) > 1 else float("inf")
     power = 1 / (1 - p) if p < 1 else float("inf")
     begin = float(np.exp(_weights(x) @ (y - p * x) + p * x[0]))

@@ -16,14 +16,14 @@ import numpy as np
 
 from attnflow._errors import InputError
 from attnflow._precision import float64
-from attnflow.flows.flow import FlowLike
+from attnflow.flows.flow import FlowLike, System
 from attnflow.flows.layout import Params
 from attnflow.flows.solution import Solution
 from attnflow.linearise.escape import Law, algebraic, exponential, predicted_leave
-from attnflow.linearise.modes import DENSE, Spectrum
+from attnflow.linearise.modes import Spectrum, spectrum
 from attnflow.linearise.newton import CriticalPoint, critical_point
-from attnflow.linearise.records import SaddleTable
-from attnflow.linearise.rows import Escape, with_states
+from attnflow.linearise.records import SaddleTable, counted
+from attnflow.linearise.rows import Escape, growth_rate, velocity, with_states
 from attnflow.observe.stages import Plateau, plateaus
 
 if TYPE_CHECKING:
@@ -32,12 +32,21 @@ if TYPE_CHECKING:
 SAME = 0.02
 """Rates within this share of the top one belong to the same (multiple) eigenvalue."""
 
+SAME_LOSS = 0.01
+"""Plateaus of two solves whose losses differ by at most this share of its whole fall may be one."""
+
+AGREES = 0.2
+"""A growth belongs to a mode when it is within this share of the mode's rate."""
+
 WITHIN = 2.0
 """A critical point is the plateau's own when it lies at most this multiple of the plateau's extent
 (the largest distance of its states from the slowest one) from the slowest state."""
 
 ACTS = 0.1
 """A mode that cannot grow by this e-fold during the whole plateau did not free the flow."""
+
+WAITS = 1.0
+"""A run that ends on a saddle waits there when its top mode could have grown by this e-fold."""
 
 MISSED = 2.0
 """A predicted wait is flagged when it is off by more than this factor."""
@@ -48,6 +57,7 @@ class Wait:
     """One plateau of a trajectory, the critical point behind it and the law by which it is left."""
 
     number: int
+    """From 1; 0 is the stretch that the flow starts on."""
     plateau: Plateau
     kind: str
     """`saddle`; `still waiting` where the run ends on one; `bottleneck`, a slow stretch without a
@@ -72,6 +82,15 @@ class Wait:
     def loss(self) -> float:
         """Of the refined point; of the trajectory where there is none."""
         return self.point.loss if self.point and self.point.converged else self.plateau.loss
+
+    @property
+    def index(self) -> int | None:
+        """How many unstable modes the point has; none where they were too slow to act."""
+        return (
+            self.point.index
+            if self.point and (self.rates or self.plateau.open)
+            else (0 if self.refined else None)
+        )
 
     @property
     def rate_predicted(self) -> float:
@@ -108,9 +127,10 @@ class Wait:
             "number": self.number,
             "kind": self.kind,
             "loss": self.loss,
+            "level": self.plateau.loss,
             "time": self.plateau.time,
             "enter": self.plateau.enter,
-            "leave": None if self.plateau.open else self.plateau.leave,
+            "leave": self.plateau.leave,
             "leave_predicted": self.leave_predicted,
             "speed": self.plateau.speed,
             "prominence": self.plateau.prominence,
@@ -118,7 +138,7 @@ class Wait:
             "distance": point.distance if point else None,
             "extent": self.extent,
             "gradient": point.speed if point else None,
-            "index": point.index if point else None,
+            "index": self.index,
             "nullity": point.nullity if point else None,
             "rates": list(self.rates),
             "blocks": self.blocks,
@@ -172,6 +192,7 @@ def saddle_ledger(
         solution.flow,
         solution.start,
         solution.trajectory,
+        final=solution.final,
         engine=solution.solver["engine"],
         prominence=prominence,
         rtol=min(solution.rtol, 1e-8) if rtol is None else rtol,
@@ -184,74 +205,122 @@ def trajectory_ledger(
     start: Params,
     trajectory: xr.Dataset,
     *,
+    final: Params | None = None,
     engine: str = "auto",
     prominence: float = 0.15,
     rtol: float = 1e-8,
 ) -> SaddleLedger:
-    """`saddle_ledger` of a trajectory with `loss` and `speed` that `flow` took from `start`."""
+    """`saddle_ledger` of a trajectory with `loss` and `speed` that `flow` took from `start`.
+
+    Whether it ends on a saddle is only told where `final` is given, the state at its end.
+    """
     if not {"loss", "speed"} <= set(map(str, trajectory.data_vars)):
         raise InputError("source", "no loss was observed; a ledger needs a flow with a loss")
-    found = _plateaus(trajectory, prominence)
-    if not found:
-        return SaddleLedger((), "no separation: the flow never waits.")
-    data, failed = with_states(flow, start, trajectory, _needed(trajectory, found), rtol, engine)
-    own = found if data is trajectory else _plateaus(data, prominence)
-    system = flow.bind(start)
-    waits: list[Wait] = []
-    for plateau, same in zip(found, _matched(found, own), strict=True):
-        if same is None:
-            words = f"not found again at rtol {rtol:g}" + (f": {failed}" if failed else "")
-            unknown = Wait(len(waits) + 1, plateau, "unknown", None, float("nan"), sentence=words)
-            waits += [] if plateau.open else [unknown]
-            continue
-        escape = Escape.of(system, data, same)
-        if not plateau.open or _unstable(escape):
-            wait = _wait(len(waits) + 1, plateau, escape, start)
-            waits += [wait] if wait.kind == "still waiting" or not plateau.open else []
+    found = _plateaus(trajectory, prominence, end=final is not None)
+    closed = [p for p in found if not p.open]
+    waits = _left(flow, start, trajectory, closed, prominence, rtol, engine)
+    if final is not None and len(found) > len(closed):
+        number = waits[-1].number + 1 if waits else int(found[-1].enter > 0)
+        waits += _still(number, found[-1], flow.bind(start), start, final, trajectory)
     if not waits:
         return SaddleLedger((), "no separation: the flow never waits.")
-    refined = sum(w.refined for w in waits)
-    many = "1 plateau" if len(waits) == 1 else f"{len(waits)} plateaus"
-    return SaddleLedger(tuple(waits), f"{many}, {refined} refined to critical points.")
+    rows = [wait.as_dict() for wait in waits]
+    return SaddleLedger(tuple(waits), f"{counted(rows)} to critical points.")
 
 
-def _plateaus(data: xr.Dataset, prominence: float) -> list[Plateau]:
+def _plateaus(data: xr.Dataset, prominence: float, end: bool = False) -> list[Plateau]:
     t, speed, loss = (data[n].values for n in ("time", "speed", "loss"))
-    return plateaus(t, speed, loss, prominence=prominence, start=True, end=True)
+    return plateaus(t, speed, loss, prominence=prominence, start=True, end=end)
 
 
-def _needed(data: xr.Dataset, found: list[Plateau]) -> float:
-    """Up to when states are needed: the fastest moment after the last plateau, or the end."""
+def _left(
+    flow: FlowLike,
+    start: Params,
+    trajectory: xr.Dataset,
+    found: list[Plateau],
+    prominence: float,
+    rtol: float,
+    engine: str,
+) -> list[Wait]:
+    """The plateaus that the trajectory has left."""
+    if not found:
+        return []
+    data, failed = with_states(
+        flow, start, trajectory, _fastest(trajectory, found[-1]), rtol, engine
+    )
+    own = found if data is trajectory else _plateaus(data, prominence)
+    system = flow.bind(start)
+    waits, fall = [], float(np.ptp(trajectory["loss"].values))
+    first = int(found[0].enter > trajectory["time"].values[0])  # the start is number 0
+    for number, (plateau, same) in enumerate(_matched(found, own, fall), first):
+        if same is not None:
+            waits.append(_wait(number, plateau, Escape.of(system, data, same), start))
+            continue
+        words = f"not found again at rtol {rtol:g}" + (f": {failed}" if failed else "")
+        waits.append(Wait(number, plateau, "unknown", None, float("nan"), sentence=words))
+    return waits
+
+
+def _fastest(data: xr.Dataset, plateau: Plateau) -> int:
+    """The row of the fastest moment after a plateau."""
     t, speed = data["time"].values, data["speed"].values
-    if found[-1].open:
-        return float(t[-1])
-    left = int(np.searchsorted(t, found[-1].leave))
-    return float(t[left + int(np.nanargmax(speed[left:]))]) if left < len(t) else float(t[-1])
+    left = min(int(np.searchsorted(t, plateau.leave)), len(t) - 1)
+    return left + int(np.nanargmax(speed[left:]))
 
 
-def _matched(found: list[Plateau], own: list[Plateau]) -> list[Plateau | None]:
-    """The same plateaus in a tighter solve: in order, or else the nearest in loss and in kind.
+def _matched(
+    found: list[Plateau], own: list[Plateau], fall: float
+) -> Iterator[tuple[Plateau, Plateau | None]]:
+    """Each plateau with the same one of a tighter solve: in order, or else by loss.
 
     Not by time: just before a blow-up the two solves may be apart by many times its length.
     """
-    if [p.open for p in found] == [p.open for p in own]:
-        return list(own)
-    scale = max(max(p.loss for p in found) - min(p.loss for p in found), 1e-300)
+    if len(found) == len(own):
+        yield from zip(found, own, strict=True)
+        return
+    left = list(own)
+    for plateau in found:
+        near = [q for q in left if abs(q.loss - plateau.loss) <= SAME_LOSS * fall]
+        if near:
+            left = left[left.index(near[0]) + 1 :]
+        yield plateau, near[0] if near else None
 
-    def nearest(p: Plateau) -> Plateau | None:
-        same = [q for q in own if q.open == p.open and abs(q.loss - p.loss) <= 0.01 * scale]
-        return min(same, key=lambda q: abs(q.time - p.time), default=None)
 
-    return [nearest(p) for p in found]
+def _still(
+    number: int, plateau: Plateau, system: System, start: Params, final: Params, data: xr.Dataset
+) -> list[Wait]:
+    """The saddle on which a trajectory ends; nothing where it ends on none, as at a minimum."""
+    t, speed = data["time"].values, data["speed"].values
+    tail = t >= plateau.enter
+    path = float(np.trapezoid(speed[tail], t[tail]))  # no state of the stretch is further away
+    waited = float(t[-1] - plateau.enter)
+    y = system.layout.flatten(final)
+    v = velocity(system, y)
+    grows = growth_rate(system, y, v) * waited >= ACTS
+    if not path > 0 or not (grows or _may_leave(spectrum(system.flow, final), v, waited, path)):
+        return []
+    point = critical_point(system.flow, final, leaf=start, within=WITHIN * path, max_iterations=40)
+    if point.spectrum is None:
+        return []
+    top = _top_rate(point.spectrum)
+    if top * waited < WAITS and not grows:
+        return []
+    mode = "without an unstable mode" if top * waited < WAITS else f"its top rate is {top:.5g}"
+    words = f"the run ends here: {mode}"
+    return [Wait(number, plateau, "still waiting", point, path, sentence=words)]
 
 
-def _unstable(escape: Escape) -> bool:
-    """Whether something can still grow where a run ends; at a minimum nothing does."""
-    waited = float(escape.time[-1] - escape.time[0])
-    if escape.growth[-1] * waited >= ACTS:
-        return True
-    jacobian = escape.system.jacobian(escape.near) if escape.system.size <= DENSE else None
-    return jacobian is not None and bool(np.linalg.eigvals(jacobian).real.max() * waited >= ACTS)
+def _may_leave(here: Spectrum, v: np.ndarray, waited: float, path: float) -> bool:
+    """Whether a state may lie beside a saddle: something grows, and the point where the linearised
+    flow stands still is near. Far cheaper than a search, which most runs do not need at their end.
+    """
+    acts = np.abs(here.rates) * waited >= ACTS
+    away = (np.real(here.modes) @ v)[acts] / np.real(here.rates)[acts]
+    return _top_rate(here) * waited >= WAITS and float(np.linalg.norm(away)) <= WITHIN * path
+
+
+def _top_rate(found: Spectrum) -> float:
+    return float(np.real(found.rates).max())
 
 
 def _wait(number: int, plateau: Plateau, escape: Escape, start: Params) -> Wait:
@@ -261,18 +330,14 @@ def _wait(number: int, plateau: Plateau, escape: Escape, start: Params) -> Wait:
         escape.system.layout.numpy(escape.near),
         leaf=start,
         within=within or None,
+        tolerance=1e-7,
         max_iterations=40,
     )
     modes = _Modes.of(point, escape)
-    laws = [algebraic(np.log(escape.speed), escape.growth, escape.leave)]
-    if modes is not None:
-        laws.append(exponential(*modes.growth(escape), escape.leave))
-    else:
-        laws.append(exponential(np.log(escape.speed), escape.growth, escape.leave))
-    seen = [law for law in laws if law is not None]
+    seen = _laws(escape, modes)
     law = min((x for x in seen if x.holds), key=lambda x: x.residual, default=None)
     leave = float("nan")
-    if law is not None and not plateau.open:
+    if law is not None:
         if law.name == "exponential" and modes is not None:
             leave = modes.leave(escape)
         else:
@@ -281,7 +346,7 @@ def _wait(number: int, plateau: Plateau, escape: Escape, start: Params) -> Wait:
     return Wait(
         number,
         plateau,
-        _kind(plateau, point, escape, law),
+        "saddle" if point.converged else "bottleneck",
         point,
         escape.extent,
         modes.rates if modes is not None else (),
@@ -292,12 +357,22 @@ def _wait(number: int, plateau: Plateau, escape: Escape, start: Params) -> Wait:
     )
 
 
-def _kind(plateau: Plateau, point: CriticalPoint, escape: Escape, law: Law | None) -> str:
-    if plateau.open:
-        return "still waiting" if point.converged else "unknown"
-    if point.converged:
-        return "saddle"
-    return "bottleneck"
+def _laws(escape: Escape, modes: _Modes | None) -> list[Law]:
+    """Both laws as fitted: the powers of the speed, and the exponential of the point's top mode.
+
+    Without a mode the speed has to be an exponential, which no passage between two powers is for
+    long: over three e-folds, more closely. A mode that grows at another rate than its own does not
+    follow its law; then only the powers are left.
+    """
+    speed = np.log(escape.speed), escape.growth, escape.leave
+    found = [algebraic(*speed)]
+    if modes is None:
+        found.append(exponential(*speed, band=0.05, least=3.0))
+    else:
+        grown = exponential(*modes.growth(escape), escape.leave)
+        agrees = grown is not None and abs(grown.rate / modes.rates[0] - 1) <= AGREES
+        found.append(grown if agrees else None)
+    return [law for law in found if law is not None]
 
 
 def _words(point: CriticalPoint, law: Law | None, seen: list[Law], modes: _Modes | None) -> str:

@@ -27,9 +27,6 @@ from attnflow.flows.probes import Observers
 from attnflow.linearise.leaf import Equations
 from attnflow.linearise.modes import DENSE, Spectrum, spectrum
 
-CONVERGED = 1e-10
-"""A search has converged when the speed has fallen to this share of what it was."""
-
 BESIDE, BESIDE_AT_LARGE = 0.5, 0.01
 """When a leaf holds no critical point, one beside it counts if the leaf is at most this share of
 `within` away from it; and at most this share of the state, where nothing is said about `within`."""
@@ -90,7 +87,7 @@ def critical_point(
     leaf: Params | None = None,
     hold: bool = True,
     within: float | None = None,
-    tolerance: float | None = None,
+    tolerance: float = 1e-10,
     max_iterations: int = 60,
     top: int = 5,
 ) -> CriticalPoint:
@@ -104,8 +101,9 @@ def critical_point(
     within
         How far from `near` the point may lie; one that is further away is refused.
     tolerance
-        Norm of the velocity at which the search has converged (default: 1e-10 of that at `near`,
-        or what rounding leaves of it).
+        The search has converged when the speed has fallen to this share of that at `near`, or to
+        what rounding leaves of it. One that gets no further counts from the square root of it
+        on: a degenerate point is approached ever more slowly.
 
     A search that does not converge is a status: `converged` is False and `sentence` says how far
     it came.
@@ -119,7 +117,9 @@ def critical_point(
     base = y0 if leaf is None else system.layout.flatten(leaf)
     hold = hold and bool(flow.conserved)
     equations = Equations(system, base, hold)
-    search = _Search(tolerance or _least_speed(equations, y0), max_iterations, _length(y0, within))
+    speed, rounding = _speeds(equations, y0)
+    least, enough = max(tolerance * speed, rounding), tolerance**0.5 * speed
+    search = _Search(least, enough, max_iterations, _length(y0, within))
     y, iterations, sentence = search(equations, y0, PATIENCE)
     if sentence and hold:
         # A leaf of small but non-zero values may hold no critical point at all (the origin is
@@ -162,13 +162,12 @@ def _length(y: Vector, within: float | None) -> float:
     return within or min(1.0, float(np.linalg.norm(y))) or 1.0
 
 
-def _least_speed(equations: Equations, y: Vector) -> float:
-    """Where a search may end: at a share of the speed at `y`, or at its rounding errors."""
+def _speeds(equations: Equations, y: Vector) -> tuple[float, float]:
+    """The speed at `y`, and what rounding makes of a speed of zero there."""
     velocity = equations.velocity(y)
     signs = np.random.default_rng(0).choice([-1.0, 1.0], len(y))
     moved = equations.velocity(y * (1 + 1e-10 * signs)) - velocity
-    rounding = 1e-15 / 1e-10 * float(np.linalg.norm(moved))
-    return max(CONVERGED * float(np.linalg.norm(velocity)), rounding)
+    return float(np.linalg.norm(velocity)), 2e-14 / 1e-10 * float(np.linalg.norm(moved))
 
 
 def _beside(equations: Equations, z: Vector) -> float:
@@ -187,6 +186,8 @@ class _Search:
     """Levenberg-Marquardt along a leaf, in steps of at most half a length."""
 
     tolerance: float
+    enough: float
+    """A search that ends above its tolerance, but below this, has found its point."""
     most: int
     length: float
 
@@ -217,7 +218,7 @@ class _Search:
             elif (factor := 6 * factor) > 1e14:
                 why = "no step slows it"
                 break
-        if speed <= self.tolerance:
+        if speed <= max(self.tolerance, self.enough):
             return y, iteration, ""
         limit = f"above the tolerance {self.tolerance:.0e}"
         return y, iteration, f"stopped at speed {speed:.2e}, {limit} ({why})"

@@ -6,55 +6,88 @@ import abc
 import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import nan
 from typing import Any
+
+from attnflow.observe.stages import Plateau
 
 COLUMNS = (
     "number",
+    "kind",
     "loss",
     "enter",
     "leave",
     "leave_predicted",
-    "gradient",
+    "distance",
+    "extent",
     "index",
+    "law",
     "rate_predicted",
     "rate_measured",
     "efolds",
+    "power",
+    "power_error",
     "blocks",
+    "flag",
     "note",
 )
 
 
 class SaddleTable(abc.ABC):
-    """Anything with one record per saddle and a sentence about all; prints like a branch table."""
+    """Anything with one record per wait and a sentence about all; prints like a branch table.
+
+    The plateaus are numbered from 1; number 0 is the stretch that the flow starts on, where it
+    waits there.
+    """
 
     sentence: str
 
     @abc.abstractmethod
     def records(self) -> list[dict[str, Any]]:
-        """One mapping per saddle, in order of time; None where something is not known."""
+        """One mapping per wait, in order of time; None where something is not known."""
 
     def __len__(self) -> int:
         return len(self.records())
 
     @property
-    def refined(self) -> int:
-        """How many of them were refined to critical points."""
-        return sum(bool(row["converged"]) for row in self.records())
+    def plateaus(self) -> list[Plateau]:
+        """What a run counts as its plateaus: all but the start."""
+        rows = [row for row in self.records() if row["number"] > 0]
+        return [
+            Plateau(
+                loss=row.get("level", row["loss"]),
+                time=row["time"],
+                enter=row["enter"],
+                leave=row["leave"],
+                speed=row.get("speed", nan),
+                prominence=row.get("prominence", nan),
+                open=row.get("kind") == "still waiting",
+            )
+            for row in rows
+        ]
 
     @property
     def worst(self) -> float | None:
-        """The largest relative difference of a predicted and a measured rate; None without one."""
-        pairs = [(r["rate_predicted"], r["rate_measured"]) for r in self.records()]
-        return max((abs(p / m - 1) for p, m in pairs if p is not None and m), default=None)
+        """How far a predicted wait is off, relatively, at most; None without a prediction."""
+        ratios = [
+            (r["leave_predicted"] - r["enter"]) / (r["leave"] - r["enter"])
+            for r in self.records()
+            if r["leave_predicted"] is not None and r["leave"] > r["enter"]
+        ]
+        return max((abs(ratio - 1) for ratio in ratios), default=None)
 
     @property
     def words(self) -> str:
         """The ledger in one line."""
         if not len(self):
             return self.sentence.rstrip(".")
-        said = f"{len(self)} visited, {self.refined} refined"
-        worst = self.worst
-        return said if worst is None else f"{said}, exits predicted within {100 * worst:.2g} %"
+        said, rows = [counted(self.records())], self.records()
+        if self.worst is not None:
+            said.append(f"exits predicted within {100 * self.worst:.2g} %")
+        flagged = sum(bool(row.get("flag")) for row in rows)
+        said += [f"{flagged} flagged"] if flagged else []
+        said += ["still waiting at the end"] if rows[-1].get("kind") == "still waiting" else []
+        return ", ".join(said)
 
     def as_json(self) -> dict[str, Any]:
         """What `saddles.json` of a run holds; `SavedSaddles.of` reads it."""
@@ -91,6 +124,14 @@ class SavedSaddles(SaddleTable):
 
     def records(self) -> list[dict[str, Any]]:
         return [dict(row) for row in self.rows]
+
+
+def counted(rows: Sequence[Mapping[str, Any]]) -> str:
+    """`the start and 3 plateaus, 3 refined`."""
+    many = sum(row["number"] > 0 for row in rows)
+    named = ["the start"] if len(rows) > many else []
+    named += [f"{many} plateau{'s' if many > 1 else ''}"] if many else []
+    return f"{' and '.join(named)}, {sum(bool(row['converged']) for row in rows)} refined"
 
 
 def _word(value: Any) -> str:

@@ -15,7 +15,7 @@ from jaxtyping import Float
 
 from attnflow.flows.driver import integrate
 from attnflow.flows.flow import FlowLike, System
-from attnflow.flows.layout import Params
+from attnflow.flows.layout import Params, Vector
 from attnflow.flows.schedule import Every
 from attnflow.flows.solution import Status
 from attnflow.observe.stages import Plateau
@@ -43,7 +43,7 @@ class Escape:
     states: Float[np.ndarray, "row parameter"]
     slowest: int
     leave: int
-    """The first row at which the plateau has been left; the last one where the run ends on it."""
+    """The first row at which the plateau has been left."""
     level: float
     """The speed at which it is left."""
 
@@ -55,7 +55,7 @@ class Escape:
         slowest = int(np.searchsorted(t, plateau.time))
         level = plateau.speed * 10 ** (0.5 * plateau.prominence)
         past = np.flatnonzero(speed[slowest:] >= level * (1 - 1e-9))
-        leave = slowest + int(past[0]) if len(past) and not plateau.open else len(t) - 1
+        leave = slowest + int(past[0]) if len(past) else len(t) - 1
         running = np.maximum.accumulate(speed[leave:])
         over = np.flatnonzero(~(speed[leave:] >= PAST * running))
         last = leave + (int(over[0]) if len(over) else len(t) - leave)
@@ -81,7 +81,7 @@ class Escape:
 
     @cached_property
     def velocity(self) -> Float[np.ndarray, "row parameter"]:
-        return np.stack([self._at(y) for y in self.states])
+        return np.stack([velocity(self.system, y) for y in self.states])
 
     @cached_property
     def growth(self) -> Float[np.ndarray, "row"]:
@@ -93,39 +93,46 @@ class Escape:
         """
         found = np.full(len(self.time), np.nan)
         for i in range(self.slowest, len(found)):
-            found[i] = self._grows(self.states[i], self.velocity[i])
+            found[i] = growth_rate(self.system, self.states[i], self.velocity[i])
         return found
 
-    def _grows(self, y: np.ndarray, v: np.ndarray) -> float:
-        speed, size = float(np.linalg.norm(v)), float(np.linalg.norm(y)) or 1.0
-        if not speed > 0:
-            return float("nan")
-        ahead = v * (1e-6 * size / speed)
-        moved = self._at(y + ahead) - self._at(y - ahead)
-        return float(v @ moved) / (2e-6 * size * speed)
 
-    def _at(self, y: np.ndarray) -> np.ndarray:
-        out = np.empty_like(y)
-        self.system.rhs(y, out)
-        return out
+def growth_rate(system: System, y: Vector, v: Vector) -> float:
+    """How fast log(speed) grows at a state with the velocity v."""
+    speed, size = float(np.linalg.norm(v)), float(np.linalg.norm(y)) or 1.0
+    if not speed > 0:
+        return float("nan")
+    ahead = v * (1e-6 * size / speed)
+    moved = velocity(system, y + ahead) - velocity(system, y - ahead)
+    return float(v @ moved) / (2e-6 * size * speed)
+
+
+def velocity(system: System, y: Vector) -> Vector:
+    out = np.empty_like(y)
+    system.rhs(y, out)
+    return out
 
 
 def with_states(
-    flow: FlowLike, start: Params, data: xr.Dataset, until: float, rtol: float, engine: str
+    flow: FlowLike, start: Params, data: xr.Dataset, upto: int, rtol: float, engine: str
 ) -> tuple[xr.Dataset, str]:
-    """The trajectory with the state of every accepted step up to `until`; solved again if it has
+    """The trajectory with the state of every accepted step up to row `upto`; solved again if it has
     none. And what went wrong, if it did."""
     if "state" in data:
         return data, ""
-    end = min(float(data["time"].values[-1]), BEYOND * until)
+    steps = int(data["step"].values[upto]) if "step" in data.coords else 10_000
     again = integrate(
         flow,
         start,
-        until=end,
+        until=min(float(data["time"].values[-1]), BEYOND * float(data["time"].values[upto])),
         save=Every(1),
         keep_states=True,
         rtol=rtol,
         engine=engine,
+        # What `auto` chooses depends on `until`, and Adams may take a million steps.
+        method="bdf" if engine == "cvode" else "auto",
+        # Right after a late escape the time left may be 1e6 times what is of interest.
+        max_steps=4 * steps + 1000,
         progress=False,
     )
     if again.status is Status.INTERRUPTED:

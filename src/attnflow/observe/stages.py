@@ -46,6 +46,14 @@ class Plateau:
     open: bool = False
     """Whether the trajectory ends on it: it has not left yet, or it has arrived."""
 
+    @property
+    def words(self) -> str:
+        """`0.72836 (22.65 to 54.32)`."""
+        since = f"since {self.enter:.4g}, still waiting"
+        return (
+            f"{self.loss:.5f} ({since if self.open else f'{self.enter:.4g} to {self.leave:.4g}'})"
+        )
+
     def as_dict(self) -> dict[str, float]:
         return {name: value for name, value in asdict(self).items() if name != "open"}
 
