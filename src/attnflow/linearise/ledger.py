@@ -296,7 +296,11 @@ def _still(
     waited = float(t[-1] - plateau.enter)
     y = system.layout.flatten(final)
     v = velocity(system, y)
-    grows = growth_rate(system, y, v) * waited >= ACTS
+    growth = growth_rate(system, y, v)
+    grows = growth * waited >= ACTS
+    if grows:
+        # A start may not have moved yet. Where s = k r^q, r is q s / (d log s / dt).
+        path = max(path, 3 * float(np.linalg.norm(v)) / growth)
     if not path > 0 or not (grows or _may_leave(spectrum(system.flow, final), v, waited, path)):
         return []
     point = critical_point(system.flow, final, leaf=start, within=WITHIN * path, max_iterations=40)
@@ -330,7 +334,7 @@ def _wait(number: int, plateau: Plateau, escape: Escape, start: Params) -> Wait:
         escape.system.layout.numpy(escape.near),
         leaf=start,
         within=within or None,
-        tolerance=1e-7,
+        tolerance=1e-8,
         max_iterations=40,
     )
     modes = _Modes.of(point, escape)
