@@ -73,7 +73,7 @@ def scipy(dim: int, method: str, rtol: float, until: float, seconds: float) -> d
         work["jac"] += 1
         return system.jacobian(y)
 
-    options: dict[str, Any] = {"rtol": rtol, "atol": absolute_tolerance(y, rtol)}
+    options: dict[str, Any] = {"rtol": rtol, "atol": absolute_tolerance(system, y, rtol)}
     if method == "LSODA":
         options["jac"] = jacobian
     times, losses = problem.grid(problem.SHOWN_TO), [loss(y)]
@@ -129,7 +129,7 @@ def diffrax(dim: int, method: str, rtol: float, until: float) -> dict[str, Any]:
                 ts=jnp.asarray(times), fn=lambda t, y, args: system.trace_loss(y)
             ),
             stepsize_controller=diffrax.PIDController(
-                rtol=rtol, atol=absolute_tolerance(np.asarray(y0), rtol)
+                rtol=rtol, atol=absolute_tolerance(system, np.asarray(y0), rtol)
             ),
             max_steps=None,
             throw=True,

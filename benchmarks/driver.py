@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attnflow.flows import Log, Mark, integrate
+from attnflow.flows import Log, Mark, Solver, integrate
 from attnflow.flows.driver import absolute_tolerance
 from attnflow.models.one_layer import attention, observables, population_loss
 from benchmarks import _problem as problem
@@ -76,7 +76,13 @@ def measure(until: float, rounds: int) -> dict[str, Any]:
     everything = observables(problem.CHAIN)
 
     def driven(**options: Any) -> dict[str, Any]:
-        options = {"until": until, "rtol": RTOL, "method": "bdf", "progress": False, **options}
+        options = {
+            "until": until,
+            "rtol": RTOL,
+            "solver": Solver(method="bdf"),
+            "progress": False,
+            **options,
+        }
         began = time.perf_counter()
         solution = integrate(flow, start, **options)
         return {
@@ -130,7 +136,7 @@ def bare(until: float) -> dict[str, Any]:
         rhs,
         method="BDF",
         rtol=RTOL,
-        atol=absolute_tolerance(y, RTOL),
+        atol=absolute_tolerance(system, y, RTOL),
         linsolver="gmres",
         krylov_dim=10,
     )

@@ -9,8 +9,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from attnflow.flows import Flow, integrate
+from attnflow.flows import Flow, Limits, Solver, integrate
 from attnflow.flows.engines import choose, spectral_radius
+from attnflow.flows.switching import Field
 from benchmarks import _problem as problem
 from benchmarks._measure import fresh
 from benchmarks._tables import Result, Table
@@ -51,7 +52,7 @@ def _products(quick: bool) -> Table:
                     dim=dim,
                     until=problem.UNTIL,
                     rtol=rtol,
-                    options={"jacobian": kind},
+                    options={"solver": Solver(jacobian=kind)},
                     repeats=1 if quick else 2,
                 )
                 for kind in ("difference", "exact")
@@ -105,7 +106,7 @@ def _methods(limit: float, quick: bool) -> Table:
                         until=until,
                         rtol=rtol,
                         repeats=2,
-                        options={"method": method, "max_seconds": limit},
+                        options={"solver": Solver(method=method), "limits": Limits(seconds=limit)},
                     )
                     for method in ("bdf", "adams")
                 }
@@ -173,7 +174,7 @@ def _engines(limit: float, quick: bool) -> Table:
                 until=until,
                 rtol=1e-6,
                 repeats=2,
-                options={"engine": engine, "method": method, "max_seconds": limit},
+                options={"solver": Solver(engine, method), "limits": Limits(seconds=limit)},
             )
             seconds = row.get("seconds", float("nan"))
             base = seconds if engine == "cvode" else base
@@ -214,9 +215,7 @@ def solve(
         flow,
         start,
         rtol=1e-11,
-        atol=1e-11 * float(solution.atol / rtol),
-        jacobian="exact",
-        method="bdf",
+        solver=Solver(atol=1e-11 * float(solution.atol / rtol), jacobian="exact", method="bdf"),
         **common,
     )
     system = flow.bind(start)
@@ -231,8 +230,8 @@ def solve(
         "status": str(solution.status),
         "loss error": float(np.max(np.abs(loss[:n] - exact[:n]))),
         "drift": solution.drift,
-        "constants": until * spectral_radius(system, y),
-        "rule": choose(system, y, until, "auto", "auto", "auto").method,
+        "constants": until * spectral_radius(Field(system), y),
+        "rule": choose(Field(system), y, until, Solver()).method,
     }
 
 

@@ -26,8 +26,7 @@ COLUMNS = {
     "final loss": ".5f",
 }
 
-LIGHT = "attnflow, ten numbers, from switch to switch (paths.joint)"
-GENERAL = "attnflow, the same by integrate_gated, compilation included"
+OURS = "attnflow, ten numbers, from switch to switch (algorithm.joint)"
 TOKENS = "PyTorch, keys and queries of every token (eq. 1 as written)"
 SCORES = "PyTorch, scores WK^T WQ first, then gathered"
 
@@ -35,20 +34,15 @@ SCORES = "PyTorch, scores WK^T WQ first, then gathered"
 def run(quick: bool = False) -> Result:
     """The same time span by the flow of the limit and by descent on 262,144 weights."""
     result = Result("mixture", __doc__ or "")
-    ours = sure(fresh(light))
+    ours = sure(fresh(joint))
     span = ours["time"]
-    rows = [_row(LIGHT, ours, ours)]
-    general_run = fresh(general, span=span)
+    rows = [_row(OURS, ours, ours)]
     notes = [
         f"K = {GROUPS}, L = {LENGTH}, omega = {OMEGA:g}, b = {BIAS:g}, all {224} samples; the flow "
         f"reaches a loss of {LOSS:g} at t = {span:.2f}, which is {span / RATE:,.0f} steps of "
         f"{RATE:g}. Seconds without imports; float64.",
         "PyTorch: gradients by autograd, the better of 1 and 2 threads for a stretch.",
     ]
-    if "failed" in general_run:
-        notes.append(f"{GENERAL}: {general_run['failed']}")
-    else:
-        rows.append(_row(GENERAL, general_run, ours))
     for name, scores_first in ((SCORES, True), (TOKENS, False)):
         peer = fresh(
             descent,
@@ -92,45 +86,18 @@ def _row(name: str, run: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]
     }
 
 
-def light() -> dict[str, Any]:
+def joint() -> dict[str, Any]:
     """Our flow, once, nothing warm."""
-    from attnflow.studies.two_mixture import paths
+    from attnflow.studies.two_mixture import algorithm
     from attnflow.tasks.mixture import MixtureClassification
 
     began = time.perf_counter()
-    path = paths.joint(MixtureClassification(GROUPS, LENGTH), OMEGA, BIAS, 5000.0, loss=LOSS)
-    seconds = time.perf_counter() - began
-    loss = float(path.flow.loss_of(path.final))
+    found = algorithm.joint(MixtureClassification(GROUPS, LENGTH), OMEGA, BIAS, 5000.0, loss=LOSS)
     return {
-        "seconds": seconds,
-        "time": path.marks["loss"],
-        "loss": loss,
-        "steps": len(path.time) - 1,
-    }
-
-
-def general(span: float) -> dict[str, Any]:
-    """The general solver on the same flow, to the same time."""
-    from attnflow.flows import Mark, integrate_gated
-    from attnflow.models.two_head_reduced import symmetric_flow
-    from attnflow.tasks.mixture import MixtureClassification
-
-    began = time.perf_counter()
-    flow = symmetric_flow(MixtureClassification(GROUPS, LENGTH).orbits, OMEGA, BIAS)
-    found = integrate_gated(
-        flow.gated,
-        flow.start,
-        1.01 * span,
-        rtol=1e-8,
-        progress=False,
-        marks={"loss": Mark(flow.loss_of, LOSS, -1)},
-    )
-    seconds = time.perf_counter() - began
-    return {
-        "seconds": seconds,
+        "seconds": time.perf_counter() - began,
         "time": found.first("loss"),
-        "steps": int(found.work["steps"]),
         "loss": float(found.trajectory["loss"].values[-1]),
+        "steps": int(found.work["steps"]),
     }
 
 

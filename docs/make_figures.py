@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 import attnflow as af
-from attnflow import _figures as draw
+from attnflow import draw
 
 IMAGES = Path(__file__).parent / "images"
 

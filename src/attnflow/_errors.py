@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import functools
+import inspect
 import math
 import numbers
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class InputError(ValueError):
@@ -62,3 +68,27 @@ def nearest(word: str, known: Iterable[str]) -> str:
     if close:
         return f"did you mean '{close[0]}'?"
     return "known: " + ", ".join(known) if known else "none are known"
+
+
+def named_arguments(
+    moved: Mapping[str, str] | None = None,
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A call with a keyword that the function has not gets a sentence instead of a TypeError.
+
+    `moved` says for some of them what to write instead.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        known = [n for n in inspect.signature(function).parameters if n not in ("self", "cls")]
+
+        @functools.wraps(function)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+            for name in kwargs:
+                if name not in known:
+                    hint = (moved or {}).get(name) or nearest(name, known)
+                    raise InputError(name, f"no such argument; {hint}")
+            return function(*args, **kwargs)
+
+        return checked
+
+    return decorate

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from attnflow import studies
 from attnflow._errors import InputError
+from attnflow.flows.options import Store
 from attnflow.studies import config as configs
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class Outcome:
     @property
     def figure_functions(self) -> dict[str, Callable[..., Figure]]:
         """The functions behind `figures`: the study's own and, with a ledger, its saddles."""
-        from attnflow._figures import bound
+        from attnflow.draw import bound
         from attnflow.report import saddles_over_loss
 
         found: dict[str, Callable[..., Figure]] = dict(self.study.figures())
@@ -197,7 +198,7 @@ def run(
                 return outcome
             return _finish(outcome, folder, claims, report, say)
         solution = ready.solve(
-            sink=DiskSink(folder), checkpoint_every=CHECKPOINT_STEPS, progress=progress
+            store=Store(sink=DiskSink(folder), every=CHECKPOINT_STEPS), progress=progress
         )
         outcome = replace(
             _outcome(ready, solution, command), path=folder.path, notes=_notes(folder.changes)
@@ -233,6 +234,7 @@ def reopen(path: str | os.PathLike[str], ready: Study | None = None) -> Outcome:
     stored = open_run(path)
     if ready is None:
         ready = build(stored.study, stored.config)
+    ready.events = tuple(stored.marks)
     facts = stored.manifest
     known = stored.stages
     if known is not None:
@@ -249,7 +251,7 @@ def reopen(path: str | os.PathLike[str], ready: Study | None = None) -> Outcome:
         status=stored.status,
         sentence=stored.sentence,
         stages=stages,
-        events=tuple(stored.marks),
+        events=ready.events,
         work=facts.get("work") or {},
         drift=float("nan") if drift is None else drift,
         solver=facts.get("solver") or {},
@@ -419,7 +421,7 @@ def _write_final(folder: RunFolder, solution: Solution) -> None:
 
     from attnflow.runs import write_arrays_atomic
 
-    layout = solution.flow.bind(solution.start).layout
+    layout = solution._layout
     y = layout.flatten(solution.final)
     blocks = {b.name: np.reshape(y[b.start : b.stop], b.shape) for b in layout.blocks}
     write_arrays_atomic(folder.path / "final.npz", blocks)

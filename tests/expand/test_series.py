@@ -16,7 +16,7 @@ import scipy.special
 from expand_ground import attention_only, contour, logistic_flow, population
 
 from attnflow.expand import Series, safe, series
-from attnflow.flows import Flow, integrate
+from attnflow.flows import Flow, Solver, integrate
 from attnflow.models import OneLayerAttention
 from attnflow.models.one_layer import population_loss
 from attnflow.tasks import MarkovChain
@@ -144,9 +144,7 @@ def test_the_truncated_series_leaves_an_accurate_solve_at_order_plus_one(attenti
             start,
             until=t,
             rtol=1e-13,
-            atol=1e-15,
-            engine="scipy",
-            method="dop853",
+            solver=Solver(atol=1e-15, engine="scipy", method="dop853"),
             progress=False,
         )
         true.append(layout.flatten(run.final))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import jax.numpy as jnp
@@ -16,11 +17,15 @@ from attnflow.flows import (
     Every,
     Flow,
     GradientDescent,
+    Limits,
     Linear,
     Log,
     Mark,
     Momentum,
     Observable,
+    Solver,
+    Status,
+    Store,
     descend,
     gaussian,
     integrate,
@@ -29,6 +34,27 @@ from strategies import answer, rubbish
 
 bowl = Flow(lambda th: 0.5 * (th["x"] ** 2).sum() + 0.5 * (th["deep"]["W"] ** 2).sum())
 start = {"x": np.ones(2), "deep": {"W": np.ones((2, 3))}}
+
+
+GROUPS = {
+    "engine": ("solver", Solver),
+    "method": ("solver", Solver),
+    "jacobian": ("solver", Solver),
+    "atol": ("solver", Solver),
+    "steps": ("limits", Limits),
+    "seconds": ("limits", Limits),
+    "every": ("store", Store),
+}
+
+
+def grouped(options: dict[str, Any]) -> dict[str, Any]:
+    """Options by their short names, as the option objects of a solve."""
+    given: dict[str, Any] = {k: v for k, v in options.items() if k not in GROUPS}
+    for group, kind in {GROUPS[k] for k in options if k in GROUPS}:
+        given[group] = kind(
+            **{k: v for k, v in options.items() if GROUPS.get(k, "")[0:1] == (group,)}
+        )
+    return given
 
 
 def refused(field: str, call: Any) -> str:
@@ -56,10 +82,10 @@ def refused(field: str, call: Any) -> str:
         ("method", {"engine": "scipy", "method": "lsodar"}),
         ("method", {"method": "dop853", "engine": "cvode"}),
         ("jacobian", {"jacobian": "exakt"}),
-        ("max_steps", {"max_steps": 0}),
-        ("max_steps", {"max_steps": 2.5}),
-        ("max_seconds", {"max_seconds": -1.0}),
-        ("checkpoint_every", {"checkpoint_every": 0}),
+        ("limits.steps", {"steps": 0}),
+        ("limits.steps", {"steps": 2.5}),
+        ("limits.seconds", {"seconds": -1.0}),
+        ("store.every", {"every": 0}),
         ("save.steps", {"save": Every(0)}),
         ("save.count", {"save": Linear(1)}),
         ("save.count", {"save": Log(1)}),
@@ -106,7 +132,7 @@ def refused(field: str, call: Any) -> str:
     ],
 )
 def test_integrate_names_the_field(field, options):
-    refused(field, lambda: integrate(bowl, start, **{"until": 1.0, **options}))
+    refused(field, lambda: integrate(bowl, start, **grouped({"until": 1.0, **options})))
 
 
 @pytest.mark.parametrize(
@@ -115,18 +141,18 @@ def test_integrate_names_the_field(field, options):
         ("until", {"until": -1.0}),
         ("until", {"until": "soon"}),
         ("until", {"until": 1e-9}),
-        ("until", {"until": 10.0, "max_steps": 5}),
+        ("until", {"until": 10.0, "steps": 5}),
         ("rate", {"optimiser": GradientDescent(0.0)}),
         ("rate", {"optimiser": GradientDescent(np.nan)}),
         ("rate", {"optimiser": Adam("fast")}),
         ("momentum", {"optimiser": Momentum(0.1, momentum=1.0)}),
-        ("checkpoint_every", {"checkpoint_every": -3}),
+        ("store.every", {"every": -3}),
         ("save", {"save": [3.0, 2.0]}),
         ("observe.time", {"observe": {"time": lambda th: th["x"]}}),
     ],
 )
 def test_descend_names_the_field(field, options):
-    refused(field, lambda: descend(bowl, start, **{"until": 1.0, **options}))
+    refused(field, lambda: descend(bowl, start, **grouped({"until": 1.0, **options})))
 
 
 @pytest.mark.parametrize("solve", [integrate, descend])
@@ -214,7 +240,9 @@ def test_a_gaussian_start_has_a_scale():
     ("word", "suggestion"), [("cvodes", "cvode"), ("spicy", "scipy"), ("qqq", "known: auto")]
 )
 def test_an_unknown_engine_suggests_the_nearest(word, suggestion):
-    assert suggestion in refused("engine", lambda: integrate(bowl, start, 1.0, engine=word))
+    assert suggestion in refused(
+        "engine", lambda: integrate(bowl, start, 1.0, solver=Solver(engine=word))
+    )
 
 
 FIELDS = [
@@ -225,30 +253,30 @@ FIELDS = [
     "method",
     "jacobian",
     "save",
-    "max_steps",
-    "max_seconds",
-    "checkpoint_every",
+    "steps",
+    "seconds",
+    "every",
 ]
 
 
 @pytest.mark.parametrize("field", FIELDS)
 @given(value=rubbish)
 def test_rubbish_is_answered_with_a_sentence_or_a_solution(field, value):
-    options = {"until": 1e-3, "max_steps": 5, field: value}
-    got = answer(lambda: integrate(bowl, start, **options))
+    options = {"until": 1e-3, "steps": 5, field: value}
+    got = answer(lambda: integrate(bowl, start, **grouped(options)))
     if isinstance(got, InputError):
-        assert got.field.split(".")[0] == field
+        assert field in got.field.split(".")
         assert "\n" not in str(got)
     else:
         assert got.sentence
 
 
-@given(field=st.sampled_from(["until", "save", "max_seconds", "checkpoint_every"]), value=rubbish)
+@given(field=st.sampled_from(["until", "save", "seconds", "every"]), value=rubbish)
 def test_rubbish_for_a_descent_is_answered_likewise(field, value):
-    options = {"until": 0.02, "max_steps": 20, field: value}
-    got = answer(lambda: descend(bowl, start, **options))
+    options = {"until": 0.02, "steps": 20, field: value}
+    got = answer(lambda: descend(bowl, start, **grouped(options)))
     if isinstance(got, InputError):
-        assert got.field.split(".")[0] == field
+        assert field in got.field.split(".")
         assert "\n" not in str(got)
     else:
         assert got.sentence
@@ -258,8 +286,67 @@ def test_rubbish_for_a_descent_is_answered_likewise(field, value):
 @given(value=rubbish)
 @example(value={"x": 1e154})
 def test_rubbish_as_a_start_is_answered_with_a_sentence_or_a_solution(value):
-    got = answer(lambda: integrate(Flow(lambda th: jnp.zeros(())), value, 1.0, max_steps=5))
+    got = answer(
+        lambda: integrate(Flow(lambda th: jnp.zeros(())), value, 1.0, limits=Limits(steps=5))
+    )
     if isinstance(got, InputError):
         assert got.field.startswith("start")
     else:
         assert got.sentence
+
+
+@pytest.mark.parametrize(
+    ("call", "field", "words"),
+    [
+        (lambda: integrate(lambda th: th["x"].sum(), start, 1.0), "flow", r"write Flow\(loss\)"),
+        (lambda: integrate(3, start, 1.0), "flow", "a Flow, or a list of phases"),
+        (lambda: integrate(bowl, start), "until", "not given"),
+        (lambda: Flow(3), "loss", "3; a function"),
+        (lambda: Flow(lambda th: 0.0, rate={"x": 1.0}), "rate", "did you mean 'rates'"),
+        (lambda: integrate(bowl, start, 1.0, observe=[len]), "observe", "names with functions"),
+        (lambda: integrate(bowl, start, 1.0, mark={}), "mark", "did you mean 'marks'"),
+        (
+            lambda: integrate(bowl, start, 1.0, engine="scipy"),
+            "engine",
+            r"solver=Solver\(engine=...",
+        ),
+        (lambda: integrate(bowl, start, 1.0, keep_states=True), "keep_states", r"Store\(states="),
+        (lambda: integrate(bowl, start, 1.0, solver=3), "solver", r"write solver=Solver\("),
+        (lambda: descend(bowl, start, 1.0, optimizer=Adam()), "optimizer", "mean 'optimiser'"),
+        (lambda: descend(bowl, start, 1.0, optimiser="adam"), "optimiser", "GradientDescent"),
+        (
+            lambda: integrate(Flow(lambda th: (th["W3"] ** 2).sum()), start, 1.0),
+            "loss",
+            r"KeyError: 'W3' \(test_bad_input.py:\d+: .*blocks are deep.W, x",
+        ),
+        (
+            lambda: integrate(Flow(lambda th: th["x"] @ th["deep"]["W"] @ th["x"]), start, 1.0),
+            "loss",
+            r"raised TypeError: .* \(test_bad_input.py:\d+: ",
+        ),
+        (
+            lambda: integrate(Flow(lambda th: th["x"].sum(), gates=lambda th: th["x"]), start, 1.0),
+            "loss",
+            "takes 1 positional argument but 2 were given",
+        ),
+        (
+            lambda: integrate(
+                bowl, {"x": np.full(2, 1e-150), "deep": {"W": np.zeros((2, 3))}}, 1.0
+            ),
+            "start",
+            "underflows",
+        ),
+    ],
+)
+def test_a_user_is_told_what_to_write(call, field, words):
+    assert re.search(words, refused(field, call))
+
+
+def test_a_solve_that_does_not_conserve_says_so():
+    flow = Flow(
+        lambda th: 0.5 * (th["x"] ** 2).sum(), conserved={"norm": lambda th: th["x"] @ th["x"]}
+    )
+    solution = integrate(flow, {"x": np.ones(2)}, 1.0)
+    assert solution.status is Status.DRIFTED
+    assert "'norm' drifted by" in solution.sentence
+    assert "nothing conserved" in repr(integrate(bowl, start, 1.0))

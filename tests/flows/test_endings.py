@@ -12,7 +12,17 @@ import numpy as np
 import pytest
 from problems import PI_A
 
-from attnflow.flows import Every, Flow, GradientDescent, Linear, Status, descend, integrate
+from attnflow.flows import (
+    Every,
+    Flow,
+    GradientDescent,
+    Limits,
+    Linear,
+    Solver,
+    Status,
+    descend,
+    integrate,
+)
 from attnflow.flows.engines import has_cvode
 from attnflow.models import OneLayerAttention, population_flow
 from attnflow.tasks import MarkovChain
@@ -20,10 +30,10 @@ from tolerances import SINGULAR_TIME
 
 needs_cvode = pytest.mark.skipif(not has_cvode(), reason="scikit-sundae has no wheel here")
 METHODS = [
-    pytest.param({"engine": "cvode", "method": "bdf"}, marks=needs_cvode, id="bdf"),
-    pytest.param({"engine": "cvode", "method": "adams"}, marks=needs_cvode, id="adams"),
-    pytest.param({"engine": "scipy", "method": "lsoda"}, id="lsoda"),
-    pytest.param({"engine": "scipy", "method": "dop853"}, id="dop853"),
+    pytest.param({"solver": Solver("cvode", "bdf")}, marks=needs_cvode, id="bdf"),
+    pytest.param({"solver": Solver("cvode", "adams")}, marks=needs_cvode, id="adams"),
+    pytest.param({"solver": Solver("scipy", "lsoda")}, id="lsoda"),
+    pytest.param({"solver": Solver("scipy", "dop853")}, id="dop853"),
 ]
 one = {"x": np.array([1.0])}
 bowl = Flow(lambda th: 0.5 * (th["x"] ** 2).sum())
@@ -75,9 +85,9 @@ def test_a_velocity_that_turns_nan_is_a_value(options):
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param({"engine": "cvode", "method": "bdf"}, marks=needs_cvode, id="bdf"),
-        pytest.param({"engine": "cvode", "method": "adams"}, marks=needs_cvode, id="adams"),
-        pytest.param({"engine": "scipy", "method": "lsoda"}, id="lsoda"),
+        pytest.param({"solver": Solver("cvode", "bdf")}, marks=needs_cvode, id="bdf"),
+        pytest.param({"solver": Solver("cvode", "adams")}, marks=needs_cvode, id="adams"),
+        pytest.param({"solver": Solver("scipy", "lsoda")}, id="lsoda"),
     ],
 )
 def test_chattering_on_a_discontinuity_stalls_instead_of_running_for_ever(options):
@@ -94,13 +104,15 @@ def test_chattering_on_a_discontinuity_stalls_instead_of_running_for_ever(option
 def test_a_solve_far_into_logarithmic_time_is_no_stall():
     chain = MarkovChain(PI_A, lam=0.8)
     start = OneLayerAttention.gaussian(4, 3, 1e-2, seed=0)
-    solution = integrate(population_flow(chain), start, 1e9, save=Every(10_000), max_steps=2000)
+    solution = integrate(
+        population_flow(chain), start, 1e9, save=Every(10_000), limits=Limits(steps=2000)
+    )
     assert solution.status in (Status.DONE, Status.STEP_LIMIT)
     assert solution.time > 1e3
 
 
 def test_step_limit_is_a_status_and_shows_where_it_ended():
-    solution = integrate(bowl, one, 100.0, max_steps=7, save=[50.0])
+    solution = integrate(bowl, one, 100.0, limits=Limits(steps=7), save=[50.0])
     assert solution.status is Status.STEP_LIMIT
     assert "7 steps" in solution.sentence
     assert solution.work["steps"] == 7
@@ -110,13 +122,21 @@ def test_step_limit_is_a_status_and_shows_where_it_ended():
 
 def test_a_limit_met_by_the_last_step_does_not_count():
     steps = integrate(bowl, one, 1.0).work["steps"]
-    assert integrate(bowl, one, 1.0, max_steps=int(steps)).status is Status.DONE
-    assert integrate(bowl, one, 1.0, max_steps=int(steps) - 1).status is Status.STEP_LIMIT
+    assert integrate(bowl, one, 1.0, limits=Limits(steps=int(steps))).status is Status.DONE
+    assert (
+        integrate(bowl, one, 1.0, limits=Limits(steps=int(steps) - 1)).status is Status.STEP_LIMIT
+    )
 
 
 def test_time_limit_is_a_status():
     flow = host_flow(lambda: time.sleep(0.01))
-    solution = integrate(flow, one, 1e3, max_seconds=0.1, method="bdf" if has_cvode() else "auto")
+    solution = integrate(
+        flow,
+        one,
+        1e3,
+        limits=Limits(seconds=0.1),
+        solver=Solver(method="bdf" if has_cvode() else "auto"),
+    )
     assert solution.status is Status.TIME_LIMIT
     assert "0.1 s" in solution.sentence
     assert solution.time > 0
@@ -132,7 +152,7 @@ def test_ctrl_c_leaves_a_solution_and_the_handler_as_it_was(engine):
             signal.raise_signal(signal.SIGINT)
 
     before = signal.getsignal(signal.SIGINT)
-    solution = integrate(host_flow(interrupt), one, 1e3, engine=engine, rtol=1e-9)
+    solution = integrate(host_flow(interrupt), one, 1e3, solver=Solver(engine=engine), rtol=1e-9)
     assert solution.status is Status.INTERRUPTED
     assert solution.sentence.startswith("interrupted at t = ")
     assert solution.time > 0
@@ -160,7 +180,7 @@ def test_a_second_ctrl_c_raises_as_usual():
 
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
-        integrate(host_flow(interrupt), one, 1e3, engine="scipy", method="dop853")
+        integrate(host_flow(interrupt), one, 1e3, solver=Solver(engine="scipy", method="dop853"))
     assert signal.getsignal(signal.SIGINT) is before
 
 
@@ -183,7 +203,7 @@ def test_an_error_in_a_users_velocity_is_the_users_error(engine):
 
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(ZeroDivisionError, match="mine"):
-        integrate(host_flow(fail), one, 10.0, engine=engine, rtol=1e-9)
+        integrate(host_flow(fail), one, 10.0, solver=Solver(engine=engine), rtol=1e-9)
     assert signal.getsignal(signal.SIGINT) is before
 
 

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from problems import balance, draw, product_loss, two_layer_linear
 
-from attnflow.flows import Every, Flow, Linear, Log, Observable, Status, descend, integrate
+from attnflow.flows import (
+    Every,
+    Flow,
+    Linear,
+    Log,
+    Observable,
+    Solver,
+    Status,
+    Store,
+    descend,
+    integrate,
+)
 from attnflow.flows.engines import has_cvode
 from tolerances import (
     DRIFT_PER_RTOL,
@@ -87,10 +100,7 @@ def test_error_in_units_of_tolerance_and_work_are_both_bounded(case, engine, met
         start,
         until,
         rtol=1e-6,
-        atol=1e-8,
-        engine=engine,
-        method=method,
-        jacobian=jacobian,
+        solver=Solver(atol=1e-8, engine=engine, method=method, jacobian=jacobian),
         save=Every(10_000),
     )
     assert solution.status is Status.DONE
@@ -120,8 +130,7 @@ def test_error_falls_in_proportion_to_the_tolerance(engine, method):
             {"p": np.array([P0])},
             5.0,
             rtol=rtol,
-            engine=engine,
-            method=method,
+            solver=Solver(engine=engine, method=method),
             save=Every(10_000),
         )
         errors.append(abs(solution.final["p"][0] - logistic_exact(5.0)[0]))
@@ -134,12 +143,17 @@ def test_error_falls_in_proportion_to_the_tolerance(engine, method):
 @needs_cvode
 def test_engines_methods_and_jacobians_agree_on_one_flow():
     case = two_layer_linear()
-    reference = integrate(case.flow, case.start, 4.0, rtol=1e-10, engine="scipy", method="dop853")
+    reference = integrate(
+        case.flow, case.start, 4.0, rtol=1e-10, solver=Solver(engine="scipy", method="dop853")
+    )
     layout = case.flow.bind(case.start).layout
     exact = layout.flatten(reference.final)
     for engine, method, jacobian in [p.values if hasattr(p, "values") else p for p in ENGINES]:
         solution = integrate(
-            case.flow, case.start, 4.0, engine=engine, method=method, jacobian=jacobian
+            case.flow,
+            case.start,
+            4.0,
+            solver=Solver(engine=engine, method=method, jacobian=jacobian),
         )
         assert units(solution, exact) <= TOLERANCE_UNITS, (engine, method, jacobian)
 
@@ -147,9 +161,10 @@ def test_engines_methods_and_jacobians_agree_on_one_flow():
 @needs_cvode
 def test_exact_products_are_counted_as_products_and_differences_as_evaluations():
     case = two_layer_linear()
-    options = {"until": 5.0, "method": "bdf"}
-    exact = integrate(case.flow, case.start, jacobian="exact", **options)
-    difference = integrate(case.flow, case.start, jacobian="difference", **options)
+    exact, difference = (
+        integrate(case.flow, case.start, 5.0, solver=Solver(method="bdf", jacobian=kind))
+        for kind in ("exact", "difference")
+    )
     assert exact.work["jvp"] > 0
     assert difference.work["jvp"] == 0
     assert (
@@ -179,12 +194,16 @@ def test_without_cvode_scipy_integrates_and_says_so(monkeypatch):
 def test_cross_check_reports_the_second_engine_in_units_of_the_tolerance():
     case = two_layer_linear()
     solution = integrate(
-        case.flow, case.start, 4.0, cross_check=True, observe={"W1": lambda th: th["W1"]}
+        case.flow,
+        case.start,
+        4.0,
+        solver=Solver(cross_check=True),
+        observe={"W1": lambda th: th["W1"]},
     )
     assert solution.cross_check is not None
     assert set(solution.cross_check) == {"loss", "speed", "W1", "final state"}
     assert 0 < max(solution.cross_check.values()) <= SECOND_ENGINE_UNITS
-    loose = integrate(case.flow, case.start, 4.0, rtol=1e-3, cross_check=True)
+    loose = integrate(case.flow, case.start, 4.0, rtol=1e-3, solver=Solver(cross_check=True))
     assert loose.cross_check["final state"] <= SECOND_ENGINE_UNITS
     assert "second engine" in solution._repr_html_()
 
@@ -192,7 +211,9 @@ def test_cross_check_reports_the_second_engine_in_units_of_the_tolerance():
 @needs_cvode
 def test_cross_check_of_a_solve_that_never_moved_is_no_exception():
     flow = Flow(velocity=lambda th: {"x": jnp.where(th["x"] == 1.0, 1.0, jnp.nan)})
-    solution = integrate(flow, {"x": np.ones(1)}, 1.0, cross_check=True, method="bdf")
+    solution = integrate(
+        flow, {"x": np.ones(1)}, 1.0, solver=Solver(cross_check=True, method="bdf")
+    )
     assert solution.status in (Status.FAILED, Status.STALLED)
     assert solution.time < 1e-9
 
@@ -202,7 +223,7 @@ def test_absolute_tolerance_follows_the_scale_of_the_start():
         solution = integrate(bowl, {"x": scale * np.ones(3)}, 0.1, rtol=1e-5)
         assert solution.atol == pytest.approx(1e-5 * scale, rel=IDENTITY)
     assert integrate(bowl, {"x": np.zeros(3)}, 0.1, rtol=1e-5).atol == 1e-5
-    assert integrate(bowl, {"x": np.ones(3)}, 0.1, atol=1e-3).atol == 1e-3
+    assert integrate(bowl, {"x": np.ones(3)}, 0.1, solver=Solver(atol=1e-3)).atol == 1e-3
 
 
 def test_a_small_start_is_resolved_to_relative_accuracy():
@@ -229,21 +250,21 @@ def final_bits(**options) -> bytes:
 
 @pytest.mark.parametrize("engine", [pytest.param("cvode", marks=needs_cvode), "scipy"])
 def test_looking_never_changes_the_trajectory(engine):
-    bare = final_bits(engine=engine, save=Every(10_000))
+    bare = final_bits(solver=Solver(engine=engine), save=Every(10_000))
     norm = {"norm": lambda th: jnp.linalg.norm(th["W1"])}
-    assert final_bits(engine=engine, observe=norm) == bare
-    assert final_bits(engine=engine, observe=norm, save=Linear(37)) == bare
-    assert final_bits(engine=engine, save=Log(50), keep_states=True) == bare
-    assert final_bits(engine=engine, marks={"m": lambda th: th["W1"] - 0.5}) == bare
-    assert final_bits(engine=engine, progress=lambda fraction, words: None) == bare
+    assert final_bits(solver=Solver(engine=engine), observe=norm) == bare
+    assert final_bits(solver=Solver(engine=engine), observe=norm, save=Linear(37)) == bare
+    assert final_bits(solver=Solver(engine=engine), save=Log(50), store=Store(states=True)) == bare
+    assert final_bits(solver=Solver(engine=engine), marks={"m": lambda th: th["W1"] - 0.5}) == bare
+    assert final_bits(solver=Solver(engine=engine), progress=lambda fraction, words: None) == bare
 
 
 @needs_cvode
 def test_output_within_rounding_of_a_step_end_loses_no_step():
-    steps = integrate(bowl, bowl_start, 3.0, method="bdf").trajectory
+    steps = integrate(bowl, bowl_start, 3.0, solver=Solver(method="bdf")).trajectory
     ends = steps["time"].values[1:-1]
     near = np.unique(np.concatenate([np.nextafter(ends, 0), ends, np.nextafter(ends, 9)]))
-    looked = integrate(bowl, bowl_start, 3.0, method="bdf", save=near)
+    looked = integrate(bowl, bowl_start, 3.0, solver=Solver(method="bdf"), save=near)
     assert looked.work["steps"] == steps["step"].values[-1]
     assert looked.trajectory["step"].values[-1] == steps["step"].values[-1]
     at_ends = looked.trajectory.sel(time=ends)["loss"].values
@@ -272,7 +293,7 @@ def test_flushes_never_change_the_trajectory(monkeypatch):
 )
 @pytest.mark.parametrize("engine", [pytest.param("cvode", marks=needs_cvode), "scipy"])
 def test_rows_lie_at_the_scheduled_times_and_the_last_one_at_the_end(engine, save, times):
-    solution = integrate(bowl, bowl_start, 2.0, save=save, engine=engine, rtol=1e-9)
+    solution = integrate(bowl, bowl_start, 2.0, save=save, solver=Solver(engine=engine), rtol=1e-9)
     rows = solution.trajectory["time"].values
     assert rows == pytest.approx(times, abs=IDENTITY)
     assert rows[-1] == 2.0 == solution.time
@@ -308,7 +329,7 @@ def test_a_flow_without_a_loss_has_a_speed_and_no_loss():
 
 
 def test_kept_states_give_the_parameters_at_a_row():
-    solution = integrate(bowl, bowl_start, 2.0, save=Linear(5), keep_states=True)
+    solution = integrate(bowl, bowl_start, 2.0, save=Linear(5), store=Store(states=True))
     assert solution.trajectory["state"].dims == ("time", "parameter")
     assert np.array_equal(solution.at(0.0)["x"], bowl_start["x"])
     assert np.array_equal(solution.at(1.5)["x"], solution.trajectory["state"].values[3])
@@ -319,15 +340,25 @@ def test_parameters_at_any_other_time_are_solved_for_again():
     solution = integrate(bowl, bowl_start, 2.0, save=[0.5], rtol=1e-8)
     for t in (0.0, 0.123, 0.5, 1.999, 2.0):
         assert solution.at(t)["x"] == pytest.approx(bowl_exact(t), rel=SOLVED_TIGHTLY)
-    with pytest.raises(ValueError, match=r"^time: 2.5"):
+    with pytest.raises(ValueError, match=r"^times: 2.5"):
         solution.at(2.5)
 
 
-def test_discrete_runs_give_parameters_only_where_they_were_kept():
-    run = descend(bowl, bowl_start, 1.0, save=Linear(3), keep_states=True)
+def test_a_discrete_run_gives_the_parameters_of_the_nearest_step():
+    run = descend(bowl, bowl_start, 1.0, save=Linear(3), store=Store(states=True))
     assert np.array_equal(run.at(0.5)["x"], run.trajectory["state"].values[1])
-    with pytest.raises(ValueError, match=r"^time: 0.3 was not saved"):
-        run.at(0.3)
+    every = descend(bowl, bowl_start, 1.0, save=Every(1), store=Store(states=True))
+    assert np.array_equal(run.at(0.3)["x"], every.trajectory["state"].values[30])
+
+
+def test_states_of_the_rows_are_those_of_a_second_solve():
+    solution = integrate(network, network_start, 5.0)
+    rows = solution.states()
+    times = solution.trajectory["time"].values[[3, 7]]
+    forgotten = dataclasses.replace(solution, _kept=None).states(times)
+    for name, array in rows.items():
+        assert array.shape == (solution.trajectory.sizes["time"], *network_start[name].shape)
+        assert np.array_equal(array[[3, 7]], forgotten[name])
 
 
 def test_a_solution_shows_itself():

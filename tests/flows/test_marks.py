@@ -6,11 +6,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attnflow.flows import Flow, GradientDescent, Linear, Mark, Status, descend, integrate
+from attnflow.flows import Flow, GradientDescent, Linear, Mark, Solver, Status, descend, integrate
 from attnflow.flows.engines import has_cvode
 from tolerances import FLAT_ROOT, LEADING_ORDER, LOCATED_MARK, SOLVED
 
-TIGHT = {"rtol": 1e-11, "atol": 1e-13}
+RTOL = 1e-11
+
+
+def tight(engine):
+    return Solver(engine, atol=1e-13)
+
+
 needs_cvode = pytest.mark.skipif(not has_cvode(), reason="scikit-sundae has no wheel here")
 engines = pytest.mark.parametrize("engine", [pytest.param("cvode", marks=needs_cvode), "scipy"])
 
@@ -25,7 +31,7 @@ def x(th):
 
 @engines
 def test_crossings_are_located_in_both_directions(engine):
-    solution = integrate(circle, start, 7.0, marks={"zero": x}, engine=engine, **TIGHT)
+    solution = integrate(circle, start, 7.0, marks={"zero": x}, solver=tight(engine), rtol=RTOL)
     assert [(e.name, e.direction, e.index) for e in solution.events] == [
         ("zero", -1, 0),
         ("zero", 1, 0),
@@ -39,7 +45,7 @@ def test_crossings_are_located_in_both_directions(engine):
 @pytest.mark.parametrize(("direction", "expected"), [(-1, np.pi / 3), (1, 5 * np.pi / 3)])
 def test_a_direction_counts_only_crossings_that_way(engine, direction, expected):
     marks = {"half": Mark(x, level=0.5, direction=direction)}
-    solution = integrate(circle, start, 6.0, marks=marks, engine=engine, **TIGHT)
+    solution = integrate(circle, start, 6.0, marks=marks, solver=tight(engine), rtol=RTOL)
     assert [e.time for e in solution.events] == pytest.approx([expected], abs=LOCATED_MARK)
     assert solution.events[0].direction == direction
 
@@ -48,7 +54,7 @@ def test_a_direction_counts_only_crossings_that_way(engine, direction, expected)
 def test_a_vector_is_one_mark_per_entry(engine):
     levels = np.array([0.8, 2.0, 0.3])
     marks = {"level": lambda th: th["x"] - levels}
-    solution = integrate(circle, start, 2.0, marks=marks, engine=engine, **TIGHT)
+    solution = integrate(circle, start, 2.0, marks=marks, solver=tight(engine), rtol=RTOL)
     assert [e.index for e in solution.events] == [0, 2]
     expected = np.arccos([0.8, 0.3])
     assert [e.time for e in solution.events] == pytest.approx(expected, abs=LOCATED_MARK)
@@ -62,7 +68,7 @@ def test_marks_of_one_instant_are_all_recorded(engine):
         "c": lambda th: th["x"] ** 3,
         "d": lambda th: jnp.stack([th["x"], 2 * th["x"]]),
     }
-    solution = integrate(circle, start, 2.0, marks=marks, engine=engine, **TIGHT)
+    solution = integrate(circle, start, 2.0, marks=marks, solver=tight(engine), rtol=RTOL)
     recorded = sorted((e.name, e.index) for e in solution.events)
     assert recorded == [("a", 0), ("b", 0), ("c", 0), ("d", 0), ("d", 1)]
     times = [e.time for e in solution.events]
@@ -75,7 +81,7 @@ def test_marks_of_one_instant_are_all_recorded(engine):
 @engines
 def test_a_mark_that_starts_on_its_level_has_not_crossed_it(engine):
     marks = {"top": Mark(x, level=1.0), "y": lambda th: th["y"]}
-    solution = integrate(circle, start, 4.0, marks=marks, engine=engine, **TIGHT)
+    solution = integrate(circle, start, 4.0, marks=marks, solver=tight(engine), rtol=RTOL)
     assert [e.name for e in solution.events] == ["y"]
     assert solution.first("y") == pytest.approx(np.pi, abs=LOCATED_MARK)
 
@@ -95,7 +101,13 @@ def test_a_stop_ends_at_its_root_and_drops_what_comes_later(engine):
         "after": Mark(x, level=0.29),
     }
     solution = integrate(
-        circle, start, 50.0, marks=marks, stops={"stop": Mark(x, level=0.3)}, engine=engine, **TIGHT
+        circle,
+        start,
+        50.0,
+        marks=marks,
+        stops={"stop": Mark(x, level=0.3)},
+        solver=tight(engine),
+        rtol=RTOL,
     )
     assert solution.status is Status.STOPPED
     assert "'stop' was reached at t = 1.266" in solution.sentence
@@ -111,7 +123,9 @@ def test_a_stop_ends_at_its_root_and_drops_what_comes_later(engine):
 @engines
 def test_the_first_of_two_stops_ends_the_solve(engine):
     stops = {"late": Mark(x, level=0.2), "early": Mark(x, level=0.201)}
-    solution = integrate(circle, start, 5.0, stops=stops, engine=engine, save=Linear(7), **TIGHT)
+    solution = integrate(
+        circle, start, 5.0, stops=stops, solver=tight(engine), save=Linear(7), rtol=RTOL
+    )
     assert [e.name for e in solution.events] == ["early"]
     assert solution.trajectory["time"].values[-1] == solution.first("early")
 

@@ -18,10 +18,13 @@ from attnflow.flows import (
     Every,
     Flow,
     GradientDescent,
+    Limits,
     Linear,
     Mark,
     Momentum,
+    Solver,
     Status,
+    Store,
     descend,
     integrate,
 )
@@ -105,11 +108,8 @@ def solve(sink: FakeDisk, engine: str, every: int, die_at: int = -1, **options: 
         mortal.flow,
         start,
         12.0,
-        sink=sink,
-        checkpoint_every=every,
-        engine=engine,
-        method="bdf" if engine == "cvode" else "lsoda",
-        keep_states=True,
+        store=Store(sink=sink, every=every, states=True),
+        solver=Solver(engine=engine, method="bdf" if engine == "cvode" else "lsoda"),
         marks={"half": Mark(lambda th: th["a"] * th["b"], level=0.5)},
         **options,
     )
@@ -167,7 +167,7 @@ def test_a_solve_killed_while_the_sink_writes_resumes_to_the_same_bits(call):
 def test_a_finished_piece_is_resumable_and_an_ended_one_is_not():
     engine = "cvode" if has_cvode() else "scipy"
     disk = FakeDisk()
-    cut = solve(disk, engine, 20, max_steps=33)
+    cut = solve(disk, engine, 20, limits=Limits(steps=33))
     assert cut.status is Status.STEP_LIMIT
     assert cut.resumable
     rest = solve(disk, engine, 20)
@@ -211,8 +211,7 @@ def test_a_killed_descent_resumes_to_the_same_bits(optimiser, stochastic):
             optimiser,
             batch=stochastic,
             seed=7,
-            sink=sink,
-            checkpoint_every=9,
+            store=Store(sink=sink, every=9),
             save=Linear(20),
             marks={"half": Mark(lambda th: th["a"] * th["b"], 0.5)},
         )

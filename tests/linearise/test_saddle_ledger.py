@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attnflow import Flow, GradientDescent, InputError, Mark, descend, gaussian, integrate
+from attnflow import Flow, GradientDescent, InputError, Mark, Store, descend, gaussian, integrate
 from attnflow.linearise import SavedSaddles, continue_branch, critical_point, saddle_ledger
 from attnflow.linearise.escape import algebraic, exponential, predicted_leave
 from attnflow.observe.stages import plateaus
@@ -165,7 +165,7 @@ HILL = Flow(lambda th: 0.5 * th["y"] ** 2 - 0.5 * th["x"] ** 2 + th["x"] ** 4 / 
 @pytest.mark.parametrize("states", [False, True])
 def test_a_run_that_ends_on_a_saddle_still_waits(states: bool) -> None:
     begin = {"x": np.array(1e-6), "y": np.array(1.0)}
-    ledger = saddle_ledger(integrate(HILL, begin, until=5.0, keep_states=states))
+    ledger = saddle_ledger(integrate(HILL, begin, until=5.0, store=Store(states=states)))
     (last,) = ledger
     assert last.kind == "still waiting"
     assert last.number == 1
@@ -177,7 +177,7 @@ def test_a_run_that_ends_on_a_saddle_still_waits(states: bool) -> None:
     assert plateau.open
     assert plateau.words.endswith("still waiting)")
     # Once it has left it is an ordinary saddle, and the minimum where it ends is none.
-    (left,) = saddle_ledger(integrate(HILL, begin, until=60.0, keep_states=states))
+    (left,) = saddle_ledger(integrate(HILL, begin, until=60.0, store=Store(states=states)))
     assert left.kind == "saddle"
     assert left.law is not None
     assert left.rate_measured == pytest.approx(1.0, rel=1e-3)

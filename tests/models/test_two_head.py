@@ -6,14 +6,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from attnflow import InputError, verify
-from attnflow.flows import Every, GradientDescent, Linear, Mark, Phase, descend, integrate, staged
-from attnflow.models.two_head import TwoHeadClassifier, gated_weight_flow, tables, weight_flow
+from attnflow.flows import (
+    Every,
+    Flow,
+    GradientDescent,
+    Linear,
+    Mark,
+    Phase,
+    Solver,
+    descend,
+    integrate,
+)
+from attnflow.models.two_head import TwoHeadClassifier, tables, velocity, weight_flow
 from attnflow.models.two_head_gram import gram_flow, head_scores, infinite_width_start, score_start
 from attnflow.models.two_head_reduced import SymmetricFlow, symmetric_flow
 from attnflow.tasks import MixtureClassification
-from tolerances import IDENTITY, OPTAX_LOOP
+from tolerances import CLOSED_FORM_VS_AUTODIFF, IDENTITY, OPTAX_LOOP
 
 
 def by_definition(theta, X, y):
@@ -103,8 +115,42 @@ def test_gram_descent_is_weight_descent(K, L):
         assert np.abs(gap).max() < OPTAX_LOOP
     assert np.abs(reduced["rest"]["w"] - expected["rest"]["w"]).max() < OPTAX_LOOP
     # Euler steps of the Gram flow are not it.
-    euler = descend(gram, gram.project(theta), 30.0, GradientDescent(0.1), save=Linear(2)).final
+    start = gram.project(theta)
+    euler = descend(gram.flow, start, 30.0, GradientDescent(0.1), save=Linear(2)).final
     assert np.abs(euler["rest"]["w"] - expected["rest"]["w"]).max() > 1e-6
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=5)
+def test_forces_in_numpy_are_those_by_autodiff(seed):
+    """Of the Gram flow, and of its symmetric sectors: 8 x 8 and 4 x 4."""
+    task, rng = MixtureClassification(3, 3), np.random.default_rng(seed)
+    symmetric = symmetric_flow(task.orbits, 0.3).gram
+    for flow, like in (
+        (gram_flow(task.population), infinite_width_start(3, 0.3)),
+        (symmetric, symmetric.start),
+    ):
+        system, state = flow.bind(like), flow.sample(rng, like)
+        y, out = system.layout.flatten(state), np.empty(system.size)
+        system.rhs(y, out)
+        with jax.enable_x64(True):
+            traced = np.asarray(jax.jit(system.trace_velocity)(y))
+        assert np.abs(out - traced).max() < CLOSED_FORM_VS_AUTODIFF * (1 + np.abs(out).max())
+
+
+def test_tables_take_many_states_at_once():
+    population = MixtureClassification(2, 3).population
+    t, rng = tables(population), np.random.default_rng(0)
+    w, S = rng.standard_normal((3, 5, 2, 4)), rng.standard_normal((3, 5, 2, 4, 4))
+    for measure in (t.loss, t.group_losses, t.gate_values, t.predictions):
+        many = measure(w, S, 0.5)
+        assert np.abs(many[1, 2] - measure(w[1, 2], S[1, 2], 0.5)).max() < IDENTITY
+    for many, one in zip(t.forces(w, S, 0.5), t.forces(w[1, 2], S[1, 2], 0.5), strict=True):
+        assert np.abs(many[1, 2] - one).max() < IDENTITY
+    with jax.enable_x64(True):
+        traced = [np.asarray(x) for x in t.forces(jnp.asarray(w), jnp.asarray(S), 0.5)]
+    for a, b in zip(t.forces(w, S, 0.5), traced, strict=True):
+        assert np.abs(a - b).max() < IDENTITY
 
 
 def test_gram_flow_is_the_weight_flow():
@@ -137,32 +183,34 @@ def test_the_balance_is_conserved_by_the_flow_and_not_by_descent():
 )
 def test_duration_of_the_attention_stage(omega, duration):
     orbits = MixtureClassification(2, 3).orbits
-    _, first = symmetric_flow(orbits, omega, 0.5, ("attention",)).trace(20.0, rtol=1e-11)
+    neurons = symmetric_flow(orbits, omega, 0.5, ("attention",))
+    first = integrate(neurons, neurons.start, 20.0, rtol=1e-10).final
     stage = symmetric_flow(orbits.restricted(agreement=-1), omega, 0.5, ("neurons",))
-    begin = {**stage.start, "w": first["w"][-1]}
-    t, states = stage.trace(400.0, begin, stop=lambda z: stage.score(z, "c", "v") - 1.0)
-    assert t[-1] == pytest.approx(duration, abs=1e-4)
-    assert stage.score(states, "c", "v")[-1] == pytest.approx(1.0, abs=1e-10)
-    assert np.array_equal(states["w"][-1], first["w"][-1])
+    stops = {"score": Mark(lambda z: stage.score(z, "c", "v"), 1.0)}
+    found = integrate(stage, first, 400.0, stops=stops, rtol=1e-10)
+    assert found.time == pytest.approx(duration, abs=1e-4)
+    assert stage.score(found.final, "c", "v") == pytest.approx(1.0, abs=1e-10)
+    assert np.array_equal(found.final["w"], first["w"])
 
 
 def test_algorithm_one_as_a_schedule():
     orbits = MixtureClassification(2, 3).orbits
     all_samples = symmetric_flow(orbits, 0.1)
-    conflicting = symmetric_flow(orbits.restricted(agreement=-1), 0.1)
+    hard = orbits.reweighted(1.0 * (orbits.agreement < 0))
+    conflicting = symmetric_flow(hard, 0.1)
     attention = ("S_sum", "S_diff")
     phases = [
-        Phase("neurons", all_samples.gated, 20.0, frozen=attention),
+        Phase("neurons", all_samples, 20.0, frozen=attention),
         Phase(
             "attention",
-            conflicting.gated,
+            conflicting,
             400.0,
             frozen=("w",),
             stop=Mark(lambda z: conflicting.score(z, "c", "v"), level=1.0),
         ),
-        Phase("convergence", all_samples.gated, 50.0, frozen=attention),
+        Phase("convergence", all_samples, 50.0, frozen=attention),
     ]
-    solution = staged(phases, all_samples.start, rtol=1e-10)
+    solution = integrate(phases, all_samples.start, rtol=1e-10)
     duration = solution.first("attention") - solution.first("neurons")
     assert duration == pytest.approx(90.1759, abs=1e-4)
     switches = [e for e in solution.events if e.name == "minus c1 +v1 +v2"]
@@ -197,11 +245,13 @@ def test_frozen_parts_stand_still():
         assert bool(moved["gram"]["plus"].matrix.any()) == (part == "neurons")
 
 
-def test_the_gated_weight_flow_is_the_weight_flow():
+def test_a_solve_with_gates_is_one_that_is_not_told_of_them():
     population = MixtureClassification(2, 3).population
     theta = TwoHeadClassifier.gaussian(2, 6, 0.3, seed=2)
-    located = gated_weight_flow(population).integrate(theta, 10.0, rtol=1e-10, atol=1e-12)
-    smooth = integrate(weight_flow(population), theta, 10.0, rtol=1e-10, atol=1e-12)
+    options = {"rtol": 1e-10, "solver": Solver(atol=1e-12)}
+    located = integrate(weight_flow(population), theta, 10.0, **options)
+    plain = Flow(velocity=lambda z, out=None: velocity(z, population, out), host=True)
+    smooth = integrate(plain, theta, 10.0, **options)
     assert len(located.events) >= 4
     for name in ("w", "WK", "WQ"):
         gap = getattr(located.final, name) - getattr(smooth.final, name)

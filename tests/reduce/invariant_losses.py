@@ -52,3 +52,19 @@ def two_heads_weights(p: int, widths: tuple[int, int]) -> dict[str, Any]:
         "w": draw(p, seed=6),
         "bias": np.array(0.3),
     }
+
+
+def two_heads_gradient(p: int) -> Callable[[Any, Any], Any]:
+    """The gradient of `two_heads_loss` written out, for NumPy arrays with leading axes."""
+    A = draw(p, p, seed=5)
+
+    def gradient(G: Any, rest: Any) -> Any:
+        T = {head: np.tanh(G[head]["K", "Q"] @ A) for head in ("plus", "minus")}
+        w = rest["w"][..., None]
+        miss = (T["plus"] - T["minus"]) @ w - 1.0
+        slope = {h: (1 - t**2) * (miss * w.swapaxes(-1, -2)) @ A.T for h, t in T.items()}
+        of_w = ((T["plus"] - T["minus"]).swapaxes(-1, -2) @ miss)[..., 0]
+        blocks = {"plus": {("K", "Q"): slope["plus"]}, "minus": {("K", "Q"): -slope["minus"]}}
+        return blocks, {"w": of_w, "bias": 0.1 * rest["bias"]}
+
+    return gradient

@@ -10,7 +10,7 @@ import pytest
 from invariant_losses import draw, product_loss
 
 from attnflow import InputError
-from attnflow.flows import Flow, integrate
+from attnflow.flows import Flow, Limits, integrate
 from attnflow.reduce import Gram, GramFlow, gram, verify
 
 BLOCKS = {"K": 2, "Q": 3}
@@ -34,7 +34,7 @@ def test_a_reduction_of_another_flow_is_found_to_differ() -> None:
 
 
 def test_a_solve_that_does_not_arrive_is_not_compared() -> None:
-    found = verify(flow().full, flow(), WEIGHTS, 100.0, max_steps=5)
+    found = verify(flow().full, flow(), WEIGHTS, 100.0, limits=Limits(steps=5))
     assert found.status == "not-compared"
     assert "the limit of steps" in found.sentence
     assert found.times == ()

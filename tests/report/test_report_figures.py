@@ -9,9 +9,8 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
-from attnflow import _figures as draw
+from attnflow import draw
 from attnflow.observe.stages import Stage
-from attnflow.report._drawings import caption
 from attnflow.walk import run
 
 NAMES = ["loss", "attention", "attention-maps", "ranks", "embeddings", "speed"]
@@ -120,10 +119,10 @@ def test_caption_of_functions_with_and_without_words():
         More.
         """
 
-    assert caption("a", told) == "First line."
-    assert caption("a", functools.partial(told, stages=[])) == "First line."
-    assert caption("attention-maps", lambda data, stages: None) == "Attention maps"
-    assert caption("a", draw.bound(told, stages=[])) == "First line."
+    assert draw.caption("a", told) == "First line."
+    assert draw.caption("a", functools.partial(told, stages=[])) == "First line."
+    assert draw.caption("attention-maps", lambda data, stages: None) == "Attention maps"
+    assert draw.caption("a", draw.bound(told, stages=[])) == "First line."
 
 
 def test_svg_ids_begin_with_the_prefix(bare):

@@ -10,9 +10,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from attnflow.draw import write_figures
 from attnflow.flows.sinks import Event
 from attnflow.observe.stages import Stage
-from attnflow.report import fragment, page, write_figures
+from attnflow.report import fragment, page
 
 from .conftest import MANIFEST
 from .markup import Markup

@@ -8,7 +8,7 @@ from typing import Any
 import matplotlib as mpl
 import pytest
 
-from attnflow import _figures as draw
+from attnflow import draw
 from attnflow.linearise import SavedSaddles
 from attnflow.report import page, saddles_over_loss
 from attnflow.report._drawings import drawings

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from attnflow import _figures as draw
-from attnflow import walk
+from attnflow import draw, walk
 from attnflow.observe.stages import Stage
 from attnflow.studies.focus_dilution import theory
 from attnflow.studies.focus_dilution.figures import maps, prediction, shared, weights
@@ -312,6 +311,6 @@ def test_map_of_instability_has_the_sign_of_the_margin():
 
 def test_long_curves_are_thinned_to_their_ends():
     kept = draw.thinned(5000)
-    assert len(kept) == draw.MOST_POINTS
+    assert len(kept) == draw.curves.MOST_POINTS
     assert kept[[0, -1]].tolist() == [0, 4999]
     assert draw.thinned(7).tolist() == list(range(7))

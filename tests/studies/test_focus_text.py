@@ -37,7 +37,7 @@ SMALL = {
     "batch": 32,
     "dim": 8,
     "rate": 0.01,
-    "steps": 400,
+    "until": 4.0,
     "held_out": 200,
     "test_sample": 6,
     "init_scale": 0.05,
@@ -277,7 +277,7 @@ def test_the_chosen_sequence_is_followed(file: Path) -> None:
         ({"context": 2000}, "text: chain.txt has 8,000 tokens"),
         ({"sequence": "the,catt"}, "'catt' is not a token of chain.txt; the nearest are cat"),
         ({"tokenizer": "letters"}, "tokenizer: 'letters'"),
-        ({"rate": 0.0}, "rate: 0; a positive"),
+        ({"rate": 0.0}, "rate: 0.0; a positive"),
         ({"init_scale": -1.0}, "init_scale: -1"),
         ({"precision": "float16"}, "one of float32, float64"),
     ],
@@ -290,7 +290,7 @@ def test_bad_input_is_one_sentence(file: Path, keys, words: str) -> None:
 
 
 def test_the_shorthand_runs_the_study(file: Path, tmp_path: Path, capsys) -> None:
-    words = [w for k, v in {**SMALL, "steps": 12}.items() for w in ("--set", f"{k}={v}")]
+    words = [w for k, v in {**SMALL, "until": 0.12}.items() for w in ("--set", f"{k}={v}")]
     out = tmp_path / "run"
     run = ["run", "focus-dilution", "--text", str(file), *words, "--out", str(out), "--json"]
     assert main(run) == 0
@@ -331,7 +331,7 @@ def test_a_slice_of_tinystories_focuses_on_frequent_tokens(tmp_path: Path) -> No
         vocabulary=200,
         dim=32,
         batch=64,
-        steps=250,
+        until=0.75,
         rate=0.003,
         held_out=256,
         progress=False,

@@ -1,8 +1,6 @@
-"""The rank-one manifold: the flow of width one, its two-group form, and the verdicts on them."""
+"""The rank-one manifold: the flow of width one, and its two-group form."""
 
 from __future__ import annotations
-
-from functools import cache
 
 import numpy as np
 import pytest
@@ -10,16 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnflow._errors import InputError
-from attnflow.claims import Claim, Row, Verdict
 from attnflow.flows import integrate
 from attnflow.models import one_layer
 from attnflow.models.one_layer import OneLayerAttention, population_flow
 from attnflow.studies.focus_dilution import rank_one, theory
 from attnflow.studies.focus_dilution.claims import dilution
-from attnflow.studies.focus_dilution.claims import rank_one as claims
-from attnflow.studies.focus_dilution.config import Config
 from attnflow.studies.focus_dilution.rank_one import TwoGroup
-from attnflow.studies.focus_dilution.study import FocusDilution
 from attnflow.tasks import MarkovChain
 from strategies import chains, seeds
 from tolerances import CLOSED_FORM_VS_AUTODIFF, IDENTITY
@@ -203,70 +197,3 @@ def test_bad_input_is_refused_in_one_sentence() -> None:
         rank_one.two_group_flow(DEFAULT)
     with pytest.raises(InputError, match="chain"):
         TwoGroup.of(MarkovChain.of([[0.9, 0.1], [0.3, 0.7]]))
-
-
-# --- The verdicts.
-
-
-@cache
-def rows_of(config: Config) -> dict[str, Row]:
-    study = FocusDilution(config)
-    both = [*vars(claims).values(), *vars(dilution).values()]
-    mine = [c for c in both if isinstance(c, Claim)]
-    return {c.id: c.check(study) for c in mine}
-
-
-CONFIGS = {
-    "default": Config(),
-    "two groups": Config(pi=(0.75, 0.125, 0.125)),
-    "two tokens": Config(pi=(0.7, 0.3)),
-    "uniform": Config(transition=tuple(map(tuple, (0.8 * np.eye(4) + 0.05).tolist()))),
-    "nearly uniform": Config(pi=(0.34, 0.33, 0.33)),
-    "transition": Config(transition=((0.1, 0.7, 0.2), (0.6, 0.2, 0.2), (0.3, 0.3, 0.4))),
-    "same direction": Config(pi=(0.75, 0.05, 0.05, 0.05, 0.05, 0.05), lam=0.02),
-}
-CORRECTED = {"Prop 3.6 (eq 20, eta)", "eq 88", "App C.3 (linearised prediction)"}
-ANY_LAW = {"Prop 3.6 (i)", "Prop 3.6 (eq 20)", "Prop 3.6 (eq 20, eta)"}
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_no_verdict_is_a_surprise(name: str) -> None:
-    for row in rows_of(CONFIGS[name]).values():
-        assert not row.surprising, (row.id, row.verdict, row.note)
-
-
-@pytest.mark.parametrize("name", ["default", "two groups"])
-def test_what_holds_and_what_is_corrected(name: str) -> None:
-    rows = rows_of(CONFIGS[name])
-    assert {i for i, r in rows.items() if r.verdict is Verdict.HOLDS_CORRECTED} == CORRECTED
-    assert all(r.verdict is Verdict.HOLDS for i, r in rows.items() if i not in CORRECTED)
-    for row in rows.values():
-        assert row.control is not None, row.id
-        assert row.control.flips, row.id
-    for i in CORRECTED:
-        correction = rows[i].correction
-        assert correction is not None
-        correction.run()
-
-
-@pytest.mark.parametrize("name", ["uniform", "transition"])
-def test_outside_their_hypotheses_nothing_is_measured(name: str) -> None:
-    rows = rows_of(CONFIGS[name])
-    out = {i for i, r in rows.items() if r.verdict is Verdict.OUT_OF_REGIME}
-    assert out == set(rows) - ANY_LAW
-
-
-def test_two_tokens_have_one_lower_token() -> None:
-    rows = rows_of(CONFIGS["two tokens"])
-    out = {i for i, r in rows.items() if r.verdict is Verdict.OUT_OF_REGIME}
-    assert out == {"Prop 3.6 (ii)", "eqs 80-81"}
-
-
-def test_both_groups_can_move_the_same_way() -> None:
-    """Many tokens and little staying: gamma_1 falls with gamma_low while the contrast grows."""
-    rows = rows_of(CONFIGS["same direction"])
-    row = rows["Thm 3.7 (opposite directions)"]
-    assert row.verdict is Verdict.FAILS
-    assert row.correction is not None
-    assert "gamma_1 -0." in row.correction.run()
-    assert rows["Thm 3.7 (eq 21)"].verdict is Verdict.HOLDS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from functools import cache
 
 import numpy as np
 import pytest
@@ -11,16 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnflow._errors import InputError
-from attnflow.claims import Claim, Row, Verdict
 from attnflow.flows import integrate
 from attnflow.models import one_layer
 from attnflow.models.one_layer import OneLayerAttention, population_flow
 from attnflow.observe.stages import plateaus
 from attnflow.studies.focus_dilution import rank_one, symmetric, theory
-from attnflow.studies.focus_dilution.claims import symmetric as claims
-from attnflow.studies.focus_dilution.config import Config
 from attnflow.studies.focus_dilution.rank_one import TwoGroup
-from attnflow.studies.focus_dilution.study import FocusDilution
 from attnflow.tasks import MarkovChain
 from tolerances import CLOSED_FORM_VS_AUTODIFF, PRINTED
 
@@ -241,71 +236,6 @@ def test_the_whole_flow_waits_at_the_predicted_losses() -> None:
     found = plateaus(t["time"].values, t["speed"].values, t["loss"].values)
     predicted = [s.loss for s in symmetric.visited_saddles(S3)[1:]]
     assert [p.loss for p in found[:3]] == pytest.approx(predicted, abs=1e-3)
-
-
-# --- The verdicts.
-
-
-@cache
-def rows_of(config: Config) -> dict[str, Row]:
-    study = FocusDilution(config)
-    mine = [c for c in vars(claims).values() if isinstance(c, Claim)]
-    return {c.id: c.check(study) for c in mine}
-
-
-CONFIGS = {
-    "default": Config(),
-    "two groups": Config(pi=(0.75, 0.125, 0.125)),
-    "stable": Config(pi=(0.8, 0.1, 0.1), lam=0.3),
-    "two tokens": Config(pi=(0.7, 0.3)),
-    "uniform": Config(transition=tuple(map(tuple, (0.8 * np.eye(4) + 0.05).tolist()))),
-    "nearly uniform": Config(pi=(0.34, 0.33, 0.33)),
-    "extreme": Config(pi=(0.97, 0.01, 0.01, 0.01), lam=0.999),
-    "transition": Config(transition=((0.1, 0.7, 0.2), (0.6, 0.2, 0.2), (0.3, 0.3, 0.4))),
-}
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_no_verdict_is_a_surprise(name: str) -> None:
-    for row in rows_of(CONFIGS[name]).values():
-        assert not row.surprising, (row.id, row.verdict, row.note)
-
-
-@pytest.mark.parametrize("name", ["default", "two groups"])
-def test_neutral_stability_fails_with_a_counterexample(name: str) -> None:
-    rows = rows_of(CONFIGS[name])
-    row = rows["Prop 3.8 (neutrally stable)"]
-    assert row.verdict is Verdict.FAILS
-    assert row.correction is not None
-    assert row.regime is not None
-    assert row.regime.inside
-    assert "eta 1." in row.correction.run()
-    construction = rows["Prop 3.8 (construction)"]
-    assert construction.verdict is Verdict.HOLDS_CORRECTED
-    assert construction.correction is not None
-    construction.correction.run()
-    others = {i: r for i, r in rows.items() if r not in (row, construction)}
-    assert all(r.verdict is Verdict.HOLDS for r in others.values())
-    assert all(r.control is not None and r.control.flips for r in rows.values())
-
-
-def test_where_the_criterion_says_stable_it_is() -> None:
-    rows = rows_of(CONFIGS["stable"])
-    assert rows["Prop 3.8 (neutrally stable)"].verdict is Verdict.HOLDS
-    assert rows["ours: equal tokens part within rank one"].verdict is Verdict.OUT_OF_REGIME
-    assert rows["ours: rate of the split of equal tokens"].verdict is Verdict.HOLDS
-
-
-@pytest.mark.parametrize("name", ["uniform", "transition", "two tokens"])
-def test_outside_the_hypotheses_nothing_is_measured(name: str) -> None:
-    rows = rows_of(CONFIGS[name])
-    for i in (
-        "Prop 3.8 (neutrally stable)",
-        "ours: equal tokens part within rank one",
-        "ours: the split dies as eta grows",
-    ):
-        assert rows[i].verdict is Verdict.OUT_OF_REGIME
-    assert rows["ours: regime map of Prop 3.8"].verdict is Verdict.HOLDS
 
 
 def test_complex_steps_agree_with_the_compiled_jacobian() -> None:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import tomllib
+import typing
 from typing import Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnflow import InputError
+from attnflow import InputError, studies
 from attnflow.studies import config as configs
 from attnflow.studies.config import key
 from attnflow.studies.focus_dilution.config import Config
+
+ROWS = ((0.9, 0.1), (0.3, 0.7))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,3 +147,51 @@ def test_a_file_that_is_not_toml_is_named(tmp_path) -> None:
     file.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match="not a text file"):
         configs.load_toml(file)
+
+
+@pytest.mark.parametrize(
+    ("study", "keys", "ignored", "words"),
+    [
+        ("focus-dilution", {"rate": 0.05}, "rate", "0.05 would be ignored: mode flow takes no"),
+        ("focus-dilution", {"batch": 8}, "batch", "mode flow"),
+        ("focus-dilution", {"mode": "adam", "rtol": 1e-9}, "rtol", "only mode flow"),
+        ("focus-dilution", {"first": "stationary"}, "first", "population"),
+        ("focus-dilution", {"data": "finite", "sequences": 10}, "sequences", "draws no sample"),
+        ("focus-dilution", {"transition": ROWS, "lam": 0.5}, "lam", "transition matrix"),
+        ("focus-dilution", {"transition": ROWS, "pi": (0.7, 0.3)}, "pi", "transition matrix"),
+        ("focus-dilution", {"transition": ROWS, "chain_kind": "drift"}, "chain_kind", "matrix"),
+        ("two-mixture", {"rate": 0.05}, "rate", "mode flow takes no"),
+        ("two-mixture", {"mode": "staged", "rate": 0.05}, "rate", "mode staged takes no"),
+        ("two-mixture", {"mode": "gd", "rtol": 1e-9}, "rtol", "mode gd has no tolerance"),
+        ("two-mixture", {"seed": 3}, "seed", "nothing is random at an infinite dim"),
+    ],
+)
+def test_a_value_that_would_be_ignored_is_refused(study, keys, ignored, words) -> None:
+    _, kind = studies.find(study)
+    with pytest.raises(InputError) as refused:
+        configs.build(kind, keys)
+    assert refused.value.field == ignored
+    assert words in refused.value.sentence
+    assert refused.value.sentence.endswith("; leave it out")
+    configs.build(kind, {k: v for k, v in keys.items() if k != ignored})  # the rest is fine
+
+
+def test_a_tokenizer_file_brings_its_own_vocabulary(tmp_path) -> None:
+    file = tmp_path / "tokenizer.json"
+    file.write_text("{}")
+    _, kind = studies.find("focus-dilution-text")
+    configs.build(kind, {"tokenizer": str(file)})
+    with pytest.raises(InputError, match="vocabulary: 50 would be ignored"):
+        configs.build(kind, {"tokenizer": str(file), "vocabulary": 50})
+
+
+BUILT_IN = ("focus-dilution", "focus-dilution-text", "two-mixture")
+
+
+def test_keys_of_one_meaning_have_one_name_and_modes_one_word() -> None:
+    hints = [typing.get_type_hints(studies.find(name)[1]) for name in BUILT_IN]
+    for name in ("until", "rate", "seed", "dim"):
+        assert all(name in known for known in hints)
+    modes = {mode for known in hints for mode in typing.get_args(known.get("mode"))}
+    assert modes == {"flow", "staged", "gd", "sgd", "adam"}
+    assert not {"lr", "steps", "learning_rate", "width"} & {key for known in hints for key in known}

@@ -5,11 +5,11 @@ and prints, saves and exports the rows. A check that could not have failed is a 
 verdict.
 """
 
-from .claim import Claim, ClaimDefect, claim, claims_of
-from .evidence import Correction, corrected, refuted, run_snippet
-from .fit import Line, exponent, fit_line, slope, statistical
-from .ledger import Ledger
-from .measure import (
+from attnflow.claims.claim import Claim, ClaimDefect, claim, claims_of
+from attnflow.claims.evidence import Correction, corrected, refuted, run_snippet
+from attnflow.claims.fit import Line, exponent, fit_line, slope, statistical
+from attnflow.claims.ledger import Ledger
+from attnflow.claims.measure import (
     Control,
     Measurement,
     at_least,
@@ -21,8 +21,8 @@ from .measure import (
     not_checkable,
     positive,
 )
-from .row import Row
-from .verdict import Cause, Citation, Part, Regime, Strength, Verdict
+from attnflow.claims.row import Row
+from attnflow.claims.verdict import Cause, Citation, Part, Regime, Strength, Verdict
 
 __all__ = [
     "Cause",

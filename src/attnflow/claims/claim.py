@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from .._errors import InputError, nearest, shown
-from .measure import Measurement
-from .row import Row
-from .verdict import Cause, Citation, Part, Regime, Strength, Verdict, pick
+from attnflow._errors import InputError, nearest, shown
+from attnflow.claims.measure import Measurement
+from attnflow.claims.row import Row
+from attnflow.claims.verdict import Cause, Citation, Part, Regime, Strength, Verdict, pick
 
 Predicate = Callable[[Any], Regime | bool]
 """A regime: a function of the study that says whether the hypotheses hold."""
@@ -215,7 +215,7 @@ def check_id(id: str) -> None:
 
 
 def _defect(found: Measurement, expected: Verdict, rechecks: Mapping[str, Verdict]) -> str:
-    """Why the check shows nothing, or an empty string."""
+    """Why the check proves nothing, or an empty string."""
     if found.verdict is Verdict.NOT_CHECKABLE:
         return ""
     if found.control is None:

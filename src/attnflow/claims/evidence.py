@@ -1,4 +1,4 @@
-"""What a wrong formula comes with: printed and right side by side, and a snippet that shows it."""
+"""The evidence against a printed formula: it and the right one side by side, and a snippet."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import textwrap
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .._errors import InputError
-from .measure import Control, Measurement
-from .verdict import Cause, Verdict, pick
+from attnflow._errors import InputError
+from attnflow.claims.measure import Control, Measurement
+from attnflow.claims.verdict import Cause, Verdict, pick
 
 MOST_LINES = 20
-"""A snippet that convinces is short."""
+"""Most lines of a snippet."""
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from .evidence import Correction
-from .row import Row
-from .values import Value
-from .verdict import Citation
+from attnflow.claims.evidence import Correction
+from attnflow.claims.row import Row
+from attnflow.claims.values import Value
+from attnflow.claims.verdict import Citation
 
 
 def markdown(rows: Sequence[Row]) -> str:

@@ -10,10 +10,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._errors import InputError, nearest, shown
-from .measure import Control, Measurement
-from .values import finite, numbers
-from .verdict import Strength, Verdict
+from attnflow._errors import InputError, nearest, shown
+from attnflow.claims.measure import Control, Measurement
+from attnflow.claims.values import finite, numbers
+from attnflow.claims.verdict import Strength, Verdict
 
 
 @dataclass(frozen=True)

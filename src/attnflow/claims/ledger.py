@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from .._errors import InputError
-from . import export, show
-from .claim import Claim, ClaimDefect
-from .row import Row
-from .verdict import Verdict
+from attnflow._errors import InputError
+from attnflow.claims import export, show
+from attnflow.claims.claim import Claim, ClaimDefect
+from attnflow.claims.row import Row
+from attnflow.claims.verdict import Verdict
 
 if TYPE_CHECKING:
     from rich.table import Table

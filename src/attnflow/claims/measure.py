@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._errors import InputError, shown
-from .values import Value, finite, numbers, plain
-from .verdict import Strength, Verdict
+from attnflow._errors import InputError, shown
+from attnflow.claims.values import Value, finite, numbers, plain
+from attnflow.claims.verdict import Strength, Verdict
 
 if TYPE_CHECKING:
-    from .evidence import Correction
+    from attnflow.claims.evidence import Correction
 
 MOST_ENTRIES = 64
 """Arrays with more entries than this are stored as their worst entry."""
@@ -227,7 +227,7 @@ def _twice(
     strength: Strength,
     note: str,
 ) -> Measurement:
-    """Compare as claimed and as perturbed; what was not perturbed stays as claimed."""
+    """Compare as claimed and as perturbed; a value without a perturbed one is used in both."""
     predicted, measured = numbers("predicted", claimed[0]), numbers("measured", claimed[1])
     with np.errstate(all="ignore"):
         main = compare(*_matched(predicted, measured))

@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
-from .._errors import InputError, shown
-from .evidence import Correction
-from .measure import Control
-from .values import Value
-from .verdict import Cause, Citation, Part, Regime, Strength, Verdict, pick
+from attnflow._errors import InputError, shown
+from attnflow.claims.evidence import Correction
+from attnflow.claims.measure import Control
+from attnflow.claims.values import Value
+from attnflow.claims.verdict import Cause, Citation, Part, Regime, Strength, Verdict, pick
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from .export import correction_facts, shown_value, verdict_words
-from .row import Row
+from attnflow.claims.export import correction_facts, shown_value, verdict_words
+from attnflow.claims.row import Row
 
 if TYPE_CHECKING:
     from rich.table import Table

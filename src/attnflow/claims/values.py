@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._errors import InputError, shown
+from attnflow._errors import InputError, shown
 
 Value = float | bool | str | list[Any] | None
 """What a row stores: a number, a truth value, a word, a nested list, or None (not finite)."""

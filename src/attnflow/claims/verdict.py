@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
-from .._errors import InputError, nearest, shown
+from attnflow._errors import InputError, nearest, shown
 
 
 class Verdict(StrEnum):

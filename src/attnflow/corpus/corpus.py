@@ -15,7 +15,7 @@ from attnflow.corpus.reading import Text, read_text
 from attnflow.corpus.tokenizing import tokenizer_of
 
 MOST_UNKNOWN = 0.4
-"""A corpus of which more than this is unknown words says little about the text."""
+"""Largest share of unknown words: a corpus with more says little about its text."""
 
 SPOKEN = {"comma": ",", "whitespace": " ", "newline": "\n"}
 """Names for tokens that a comma-separated list cannot hold, as papers write them."""
@@ -43,7 +43,7 @@ class Corpus:
 
     @classmethod
     def read(cls, path: str | Path, tokenizer: str = "bpe", vocabulary: int = 1000) -> Corpus:
-        """A text file, tokenised; refuses in one sentence what does not fit together."""
+        """A text file, tokenised. Settings that do not fit together are refused in one sentence."""
         return cls.of(read_text(path), tokenizer, vocabulary)
 
     @classmethod
@@ -90,8 +90,8 @@ class Corpus:
     def find(self, word: str, field: str = "sequence") -> int:
         """The id of a token by its text; a leading space may be left out.
 
-        Of the spellings with and without the space the more frequent one is meant; `␣the` is the
-        one with it. `comma`, `whitespace` and `newline` are names of tokens.
+        Where both spellings exist the more frequent one is taken; `␣the` asks for the one with
+        a space. `comma`, `whitespace` and `newline` are names of tokens.
         """
         word = SPOKEN.get(word, word).replace("␣", " ").replace("⏎", "\n")
         number = {token: i for i, token in enumerate(self.vocabulary)}

@@ -15,7 +15,7 @@ ENDINGS = (".txt", ".txt.gz")
 
 @dataclass(frozen=True)
 class Text:
-    """The content of a text file and the digest that tells it from another one."""
+    """The content of a text file, and a digest that identifies it."""
 
     content: str = field(repr=False)
     name: str

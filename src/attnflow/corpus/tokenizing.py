@@ -18,7 +18,7 @@ KINDS = ("bpe", "spaced-bpe", "word")
 same with every space and sign a token of its own; whole words between spaces."""
 
 MARKS = ("<|endoftext|>", "<unk>")
-"""Written into corpora by their makers: one token each, never cut."""
+"""Markers that corpora contain: each is one token and never split."""
 
 END_OF_LINE, UNKNOWN = "<eos>", "<unk>"
 PIECE = 1 << 16
@@ -35,7 +35,7 @@ class Tokenizer:
     vocabulary: tuple[str, ...]
     encode: Callable[[str], Ids] = field(repr=False)
     unknown: int | None = None
-    """The id of words outside the vocabulary, if there are such."""
+    """The id of words outside the vocabulary; None where there are none."""
 
 
 def tokenizer_of(kind: str, text: str, vocabulary: int) -> Tokenizer:

@@ -11,6 +11,7 @@ from attnflow._errors import InputError, positive
 from attnflow.expand._sweep import length
 from attnflow.expand._tables import html_table, number, text_table
 from attnflow.flows.driver import integrate
+from attnflow.flows.options import Solver, Store
 
 if TYPE_CHECKING:
     from attnflow.expand._series import Series
@@ -147,7 +148,7 @@ def measured(
     until: float | None,
     rtol: float,
 ) -> Breakdown:
-    """Solve accurately and look when each block leaves its leading term and its series."""
+    """Measure on an accurate solve when each block leaves its leading term and its series."""
     tolerance, cosine = _checked(tolerance, cosine)
     out = estimated(series, tolerance, cosine)
     expected = [t for a in out.values() for t in (a.leading, a.series) if np.isfinite(t) and t > 0]
@@ -163,9 +164,9 @@ def measured(
         series.layout.numpy(series.coefficients[0]),
         until=until,
         save=np.concatenate([[0.0], np.geomspace(early, until, 300)]),
-        keep_states=True,
+        store=Store(states=True),
         rtol=rtol,
-        atol=_resolution(series, blocks, out, rtol),
+        solver=Solver(atol=_resolution(series, blocks, out, rtol)),
         progress=False,
     )
     times = run.trajectory["time"].values[1:]

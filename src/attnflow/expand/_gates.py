@@ -13,8 +13,8 @@ from attnflow._errors import InputError, shown
 from attnflow.expand._sweep import Sweep, length
 from attnflow.expand._taylor import Stack, Taylor, UnknownPrimitive
 from attnflow.flows.driver import integrate
-from attnflow.flows.flow import UNTRACEABLE
 from attnflow.flows.layout import Layout, Params
+from attnflow.flows.users import UNTRACEABLE
 
 if TYPE_CHECKING:
     from attnflow.expand._series import Series
@@ -47,7 +47,7 @@ def given(gates: Callable[[Params], Any], coefficients: np.ndarray, layout: Layo
 
 
 def sentence(series: Series, sweep: Sweep, sharp: list[int]) -> str:
-    """What a reader must know of the gates."""
+    """The sentence about gates that stands beside a result."""
     names = sorted({sweep.kinks[i] for i in sharp})
     why = f" (its velocity has {', '.join(names)})" if names else ""
     out = f"Piecewise: the flow is not smooth{why}; valid until the first gate switches"

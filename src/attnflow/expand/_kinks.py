@@ -1,4 +1,4 @@
-"""The rules of what is not smooth, and of loops: decisions are noted as they are met."""
+"""Taylor rules for functions that are not smooth, and for loops; every decision is recorded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attnflow.expand._taylor import RULES, Rule, Stack, Taylor, aligned, is_posi
 
 
 def _compare(t: Taylor, eqn: Any, values: list[Any]) -> Any:
-    """A comparison is a constant of the series; its sign may switch later."""
+    """A comparison is constant along the series; its sign may switch later."""
     name, shape = eqn.primitive.name, eqn.outvars[0].aval.shape
     heads = [v.c[0] if isinstance(v, Stack) else v for v in values]
     out = eqn.primitive.bind(*heads, **eqn.params)

@@ -51,7 +51,7 @@ KEEPS_SIGN = {
 
 
 def _linear(moving: tuple[int, ...] | None = None) -> Rule:
-    """Jointly linear in the arguments at these places (all, if not said); the rest is constant."""
+    """Linear in the arguments at these places together (default: all); the others are constant."""
 
     def rule(t: Taylor, eqn: Any, values: list[Any]) -> Any:
         places = range(len(values)) if moving is None else moving

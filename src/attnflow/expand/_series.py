@@ -106,7 +106,7 @@ class Series:
     rounding: Float[np.ndarray, "order parameter"]
     """How far rounding may have moved each coefficient."""
     note: str
-    """What the reader must know: a lower order than asked, a piecewise flow."""
+    """Warnings: a lower order than asked for, a piecewise flow."""
     asked: int
     flow: Any
     layout: Layout
@@ -140,7 +140,7 @@ class Series:
         return np.asarray(np.polynomial.polynomial.polyval(t, self.coefficients))
 
     def truncated(self, order: int) -> Series:
-        """The same series, shorter."""
+        """The series cut at a lower order."""
         if whole("order", order) > self.order:
             raise InputError("order", f"{order}; this series has orders up to {self.order}")
         cut = slice(0, order + 1)
@@ -204,7 +204,7 @@ class Series:
         until: float | None = None,
         rtol: float = 1e-10,
     ) -> Breakdown:
-        """The same beside what an accurate solve shows, block by block."""
+        """`breakdown`, with the times measured on an accurate solve beside the estimates."""
         return measured(self, flow or self.flow, tolerance, cosine, until, rtol)
 
     @property

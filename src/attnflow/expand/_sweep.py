@@ -17,8 +17,9 @@ from jaxtyping import Float
 from attnflow._errors import InputError, shown, whole
 from attnflow.expand import _kinks, _rules  # noqa: F401  (they fill the table of rules)
 from attnflow.expand._taylor import Stack, Taylor, UnknownPrimitive, primitives
-from attnflow.flows.flow import UNTRACEABLE, System
+from attnflow.flows.flow import System
 from attnflow.flows.layout import Layout, Params, Vector
+from attnflow.flows.users import UNTRACEABLE
 
 LIMIT = 30
 """Highest order: beyond it float64 has no digits left for the coefficients of interest."""
@@ -235,7 +236,7 @@ def disturbed(
 
     Every input and every intermediate coefficient is disturbed by a relative `delta` of random
     sign, and the response scaled down from `delta` to the precision of float64. Zero entries of
-    the start are disturbed by the scale of the others (of 1, if all are zero).
+    the start are disturbed by the scale of the other entries, or by 1 where all are zero.
     """
     delta = 2.0**-26
     worst = np.zeros_like(exact)

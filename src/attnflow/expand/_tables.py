@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def number(x: float | None) -> str:
-    """Six digits are enough to compare; what is missing is a dash."""
+    """A number with six digits; a dash where there is none."""
     if x is None or x != x:
         return "-"
     return f"{x:.4g}"

@@ -7,7 +7,7 @@ and its discretisation are compared in one line.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,17 +15,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attnflow._errors import InputError, positive, whole
+from attnflow._errors import InputError, named_arguments, positive, shown
 from attnflow._precision import float64
 from attnflow.flows.engines import Work
-from attnflow.flows.flow import FlowLike, System
+from attnflow.flows.flow import FlowLike
 from attnflow.flows.layout import Params, Vector
-from attnflow.flows.probes import Mark, Marks, Observable, Observers
+from attnflow.flows.options import MOVED, Limits, Store, option
+from attnflow.flows.phases import Phase, phases_of
+from attnflow.flows.probes import Mark, Observable
 from attnflow.flows.progress import Report, reporting
-from attnflow.flows.recorder import Drift, Limits, Recorder, interruptible, plain
-from attnflow.flows.schedule import Every, Linear, Schedule, times_of
-from attnflow.flows.sinks import Checkpoint, Event, MemorySink, Sink, dataset
-from attnflow.flows.solution import Solution, Status
+from attnflow.flows.recorder import (
+    Bounds,
+    Drift,
+    Leg,
+    Recorder,
+    interruptible,
+    legs_of,
+    plain,
+    squared_norm,
+)
+from attnflow.flows.schedule import Every, Linear, Schedule, outputs_of
+from attnflow.flows.sinks import Checkpoint, Event, dataset
+from attnflow.flows.solution import Part, Solution, Status
 
 
 @dataclass(frozen=True)
@@ -69,15 +80,20 @@ class Adam:
         return optax.adam(self.rate, b1=self.b1, b2=self.b2, eps=self.eps)
 
 
-Descent = GradientDescent | Momentum | Adam
+Optimiser = GradientDescent | Momentum | Adam
+
+CHUNK = 1024
+"""Steps of one compiled loop that looks at the marks after each of them."""
+MOST = 100_000_000
 
 
+@named_arguments(MOVED)
 @float64
 def descend(
-    flow: FlowLike,
+    flow: FlowLike | Sequence[Phase],
     start: Params,
-    until: float,
-    optimiser: Descent = GradientDescent(),  # noqa: B008  (frozen)
+    until: float | None = None,
+    optimiser: Optimiser = GradientDescent(),  # noqa: B008  (frozen)
     *,
     batch: Callable[[Params, Any], Any] | None = None,
     seed: int = 0,
@@ -85,81 +101,59 @@ def descend(
     marks: Mapping[str, Mark | Callable] | None = None,
     stops: Mapping[str, Mark | Callable] | None = None,
     save: Schedule = Linear(400),  # noqa: B008  (frozen)
-    keep_states: bool = False,
-    sink: Sink | None = None,
-    checkpoint_every: int | None = None,
-    max_steps: int = 100_000_000,
-    max_seconds: float | None = None,
+    store: Store | None = None,
+    limits: Limits | None = None,
     progress: bool | Report | None = None,
 ) -> Solution:
     """Train for `until / step` optimiser steps, where a step advances time as the optimiser says.
 
+    flow
+        As in `integrate`: a flow or a list of phases. A reduced flow that knows how descent on
+        the weights acts on it (`GramFlow`) takes exactly those steps.
     batch
         A stochastic loss `batch(theta, key)`: minibatch SGD. Without it the full gradient of the
         flow is used (the velocity: rates per block act as learning rates per block).
     marks, stops
-        As in `integrate`, looked at whenever the run is observed; the time of a crossing is
-        interpolated linearly between two observations.
+        As in `integrate`, looked at after every step: the time of an event is that of the first
+        step behind the level, and a stop ends the run with that step.
 
-    Steps between two observations run as one compiled loop.
+    Steps between two observations run as compiled loops.
 
     >>> flow = Flow(lambda th: 0.5 * (th["x"] ** 2).sum())
     >>> run = descend(flow, {"x": np.array([1.0])}, until=2.0, optimiser=GradientDescent(0.5))
     >>> float(run.final["x"][0])
     0.0625
     """
-    system = flow.bind(start)
-    y0 = system.layout.flatten(start)
-    system.check(y0)
+    where: Store = option("store", store, Store)
+    most: Limits = option("limits", limits, Limits)
     dt = _time_step(optimiser)
-    until = positive("until", until)
-    max_steps = whole("max_steps", max_steps)
-    if max_seconds is not None:
-        max_seconds = positive("max_seconds", max_seconds)
-    if checkpoint_every is not None:
-        checkpoint_every = whole("checkpoint_every", checkpoint_every)
-    total = round(until / dt)
-    if total < 1:
-        raise InputError("until", f"{until:g} is less than one step of {dt:g}")
-    if total > max_steps:
-        raise InputError("until", f"{until:g} takes {total:,} steps; max_steps is {max_steps:,}")
-    stride = checkpoint_every or 0
-    outputs = _output_steps(save, total, dt)
-    if stride:
-        outputs = np.union1d(outputs, np.arange(stride, total, stride))
-    sink = MemorySink() if sink is None else sink
-    recorder = Recorder(system, Observers(system, observe), sink, keep_states)
-    markers = Marks(system, marks or {}, stops or {})
-    trainer = _Trainer(system, optimiser, batch, seed)
-    work = Work()
-
-    with interruptible() as asked, reporting(progress, "descend") as report:
-        limits = Limits(max_steps + 1, max_seconds, total * dt, asked, stalls=False)
-        run = _Run(system, trainer, recorder, markers, limits, work, dt, stride, report)
-        # Overflow and NaN are answered with a status, not with NumPy's warnings.
-        with np.errstate(over="ignore", invalid="ignore"):
-            status, sentence = run.go(y0, outputs, set(_output_steps(save, total, dt).tolist()))
-
-    segment = recorder.collect()
-    return Solution(
-        trajectory=dataset(segment, recorder.shape, {"flow": flow.name, "status": str(status)}),
-        status=status,
-        sentence=sentence,
-        events=segment.events,
-        work=work.as_dict(),
-        drift=run.drift.worst,
-        drifts=run.drift.each,
-        rtol=float("nan"),
-        atol=float("nan"),
-        solver={"engine": "descent", "method": repr(optimiser)},
-        final=system.layout.numpy(run.y),
-        start=system.layout.numpy(y0),
-        flow=flow,
-        resumable=not isinstance(sink, MemorySink) and not status.complete,
-    )
+    phases = phases_of(flow, start, until)
+    for phase in phases:
+        _total(phase, dt, MOST if most.steps is None else most.steps)
+    legs = legs_of(phases, start, observe, marks, stops)
+    times = outputs_of(save, [round(phase.until / dt) * dt for phase in phases])
+    run = _Run(legs, start, optimiser, dt, batch, seed, where, save, times)
+    # Overflow and NaN are answered with a status, not with NumPy's warnings.
+    quiet = np.errstate(over="ignore", invalid="ignore")
+    with interruptible() as asked, reporting(progress, "descend") as report, quiet:
+        status, sentence = run.go(Bounds(most, asked, steps=MOST, stalls=False), report)
+    again = {
+        "solve": descend,
+        "flow": flow,
+        "until": until,
+        "optimiser": optimiser,
+        "batch": batch,
+        "seed": seed,
+        "store": Store(every=where.every),
+    }
+    return run.solution(flow, status, sentence, again)
 
 
-def _time_step(optimiser: Descent) -> float:
+def _time_step(optimiser: Optimiser) -> float:
+    if not isinstance(optimiser, GradientDescent | Momentum | Adam):
+        raise InputError(
+            "optimiser", f"{shown(optimiser)}; GradientDescent, Momentum or Adam, with its rate"
+        )
     rate = positive("rate", optimiser.rate)
     if isinstance(optimiser, Momentum):
         if not 0 <= optimiser.momentum < 1:
@@ -168,148 +162,268 @@ def _time_step(optimiser: Descent) -> float:
     return rate
 
 
-def _output_steps(save: Schedule, total: int, dt: float) -> np.ndarray:
-    """The steps after which the run is observed: increasing, from 0 to the last."""
-    times = times_of(save, total * dt)
-    if times is None:
-        assert isinstance(save, Every)
-        steps = np.arange(0, total + 1, save.steps)
-    else:
-        steps = np.round(times / dt).astype(int)
-    return np.unique(np.concatenate([[0], np.clip(steps, 0, total), [total]]))
+def _total(phase: Phase, dt: float, most: int) -> int:
+    """The number of steps of a phase."""
+    steps, field = phase.until / dt, f"phases.{phase.name}.until" if phase.name else "until"
+    if round(steps) < 1:
+        raise InputError(field, f"{phase.until:g} is less than one step of {dt:g}")
+    if steps > most:
+        raise InputError(
+            field, f"{phase.until:g} takes {steps:,.0f} steps; limits.steps is {most:,}"
+        )
+    return round(steps)
 
 
 class _Trainer:
-    """The compiled loop: `steps` optimiser updates of the flat state."""
+    """The compiled loops: so many optimiser updates of the flat state, with or without marks."""
 
-    def __init__(self, system: System, optimiser: Descent, batch: Any, seed: int):
-        self._transform = optimiser.transform()
-        self._key = jax.random.key_data(jax.random.key(seed))
-        layout = system.layout
+    def __init__(self, leg: Leg, optimiser: Optimiser, batch: Any, seed: int):
+        system, layout, probes = leg.system, leg.system.layout, leg.probes
+        updates = getattr(leg.flow, "updates", None)
+        own = updates(optimiser, layout, batch) if updates is not None else None
+        transform = optimiser.transform() if own is None else own
+        key = jax.random.key_data(jax.random.key(seed))
+        self._init = transform.init
 
         def gradient(y: Any, key: Any) -> Any:
             if batch is None:
                 return -system.trace_velocity(y)
             return system.trace_metric(jax.grad(lambda z: batch(layout.unflatten(z), key))(y))
 
-        @jax.jit
+        def step(k: Any, y: Any, state: Any) -> Any:
+            # The key of a step is a function of its number, so a resumed run draws alike.
+            grad = gradient(y, jax.random.fold_in(jax.random.wrap_key_data(key), k))
+            update, state = transform.update(grad, state, y)
+            return y + update, state
+
         def advance(y: Any, state: Any, first: Any, steps: Any) -> Any:
-            key = jax.random.wrap_key_data(self._key)
+            return jax.lax.fori_loop(0, steps, lambda k, c: step(first + k, *c), (y, state))
 
+        def watched(y: Any, state: Any, first: Any, steps: Any) -> Any:
             def body(k: Any, carry: Any) -> Any:
-                y, state = carry
-                # The key of a step is a function of its number, so a resumed run draws alike.
-                grad = gradient(y, jax.random.fold_in(key, first + k))
-                update, state = self._transform.update(grad, state, y)
-                return y + update, state
+                y, state, seen = carry
+                y, state = step(first + k, y, state)
+                return y, state, seen.at[k].set(probes.trace_distances(y))
 
-            return jax.lax.fori_loop(0, steps, body, (y, state))
+            seen = jnp.zeros((CHUNK, len(probes)))
+            return jax.lax.fori_loop(0, steps, body, (y, state, seen))
 
-        self._advance = advance
+        self.advance = jax.jit(advance)
+        self.watched = jax.jit(watched)
 
     def begin(self, y: Vector) -> Any:
-        return self._transform.init(jnp.asarray(y))
-
-    def advance(self, y: Any, state: Any, first: int, steps: int) -> tuple[Any, Any]:
-        return self._advance(y, state, first, steps)
+        return self._init(jnp.asarray(y))
 
 
 class _Run:
-    """One discrete run, from observation to observation."""
+    """One discrete run: phases outside, then observations, and compiled chunks in between."""
 
     def __init__(
         self,
-        system: System,
-        trainer: _Trainer,
-        recorder: Recorder,
-        marks: Marks,
-        limits: Limits,
-        work: Work,
+        legs: list[Leg],
+        start: Params,
+        optimiser: Optimiser,
         dt: float,
-        stride: int,
-        report: Report,
+        batch: Any,
+        seed: int,
+        store: Store,
+        save: Schedule,
+        times: Callable[[int, float], np.ndarray | None],
     ):
-        self.system, self.trainer, self.recorder, self.marks = system, trainer, recorder, marks
-        self.limits, self.work, self.dt, self.stride = limits, work, dt, stride
-        self.report = report
-        self.y: Vector = np.empty(0)
-        self.drift: Drift
+        self.legs, self.dt, self.every = legs, dt, store.every or 0
+        self.start = self.y = legs[0].system.layout.flatten(start)
+        self._train = lambda leg: _Trainer(leg, optimiser, batch, seed)
+        self._method = repr(optimiser)
+        self._save, self._times = save, times
+        self.recorder = Recorder(legs, store)
+        self.work, self.drifts, self.parts = Work(), {}, []
+        self.step, self._began, self._before = 0, 0, 0.0
 
-    def go(self, y0: Vector, breaks: np.ndarray, observed: set[int]) -> tuple[Status, str]:
-        began = time.perf_counter()
-        self.y, y = y0, jnp.asarray(y0)
-        self.drift = Drift(self.system, y0)
-        state = self.trainer.begin(y0)
-        at, before = 0, 0.0
+    def go(self, bounds: Bounds, report: Report) -> tuple[Status, str]:
+        self._clock, self.bounds, self._report = time.perf_counter(), bounds, report
         resumed = self.recorder.begin()
+        index = 0 if resumed is None else int(resumed.scalars.get("leg", 0))
+        for leg in self.legs[index:]:
+            self._enter(leg, resumed)
+            resumed = None
+            try:
+                status, sentence, stop = self._phase()
+            finally:
+                self.work.seconds = self._seconds()
+                self.recorder.flush()
+            self.drift.look(self.y)
+            for name, moved in self.drift.each.items():
+                self.drifts[name] = self.drifts.get(name, 0.0) + moved
+            self.parts.append(Part(leg.phase.name, self._began * self.dt, self.step * self.dt))
+            if len(self.legs) == 1:
+                return status, sentence
+            name = leg.phase.name
+            if status is Status.DONE and leg.phase.stop is not None:
+                until = f"its stop was not reached within {leg.phase.until:.6g}."
+                return Status.FAILED, f"{name}: {until}"
+            if status is Status.DONE:
+                self.recorder.event(Event(name, self.step * self.dt, 1, leg.index))
+            if leg is self.legs[-1] or not (status is Status.DONE or stop == name):
+                return status, f"{name}: {sentence}"
+        raise AssertionError("a schedule has a phase")
+
+    def _enter(self, leg: Leg, resumed: Checkpoint | None) -> None:
+        self.leg, self.trainer = leg, self._train(leg)
+        self.drift = Drift(leg.system, self.y)
+        self._began = self.step
+        self.state = self.trainer.begin(self.y)
         if resumed is not None:
-            y, state, at, before = self._restore(resumed, state)
-            self.recorder.last_time = resumed.time
-        elif 0 in observed:
-            self.recorder.row(0.0, 0, y0)
-        self._distances = self.marks(self.y) if len(self.marks) else np.empty(0)
-        seen = at
-        ended = Status.DONE, f"took {breaks[-1]:,} steps to t = {breaks[-1] * self.dt:.6g}."
-        for step in breaks[breaks > at].tolist():
-            y, state = self.trainer.advance(y, state, at, step - at)
-            self.work.rhs += step - at
-            at = self.work.steps = step
-            good, self.y = self.y, np.asarray(y)
-            t = step * self.dt
-            self.work.seconds = before + time.perf_counter() - began
-            limit = self.limits.reached(step, t, self.y)
+            self._restore(resumed)
+        elif leg.index == 0 and 0 in self._observed():
+            self._row(self.y)
+        self._distances = leg.probes.distances(self.y)
+
+    def _observed(self) -> set[int]:
+        """The steps after which this phase is observed."""
+        total = round(self.leg.phase.until / self.dt)
+        times = self._times(self.leg.index, self._began * self.dt)
+        if times is None:
+            assert isinstance(self._save, Every)
+            steps = self._began + np.arange(0, total + 1, self._save.steps)
+        else:
+            steps = np.round(times / self.dt).astype(int)
+        self._end = self._began + total
+        steps = steps[(steps >= self._began) & (steps <= self._end)]
+        return {*steps.tolist(), self._began, self._end}
+
+    def _phase(self) -> tuple[Status, str, str | None]:
+        observed = self._observed()
+        breaks = set(observed)
+        if self.every:
+            breaks |= set(range(-(-self._began // self.every) * self.every, self._end, self.every))
+        for step in sorted(b for b in breaks if b > self.step):
+            good, seen = self.y, self.step
+            stop = self._advance(step)
+            t = self.step * self.dt
+            limit = self.bounds.reached(self.step, t, self.y, self._end * self.dt)
             if limit is not None and limit[0] is Status.DIVERGED:
-                ended, self.y = limit, good
+                self.y, self.step = good, seen
                 if self.recorder.last_time != seen * self.dt:
-                    self.recorder.row(seen * self.dt, seen, good)
-                break
-            stop = self._cross(seen * self.dt, t)
-            seen = step
-            if step in observed or stop is not None or limit is not None:
-                self.recorder.row(t, step, self.y)
-            if stop is not None or limit is not None:
-                reached = f"'{stop.name}' was reached at t = {stop.time:.6g}." if stop else ""
-                ended = limit or (Status.STOPPED, reached)
-                break
-            if self.stride and step % self.stride == 0:
+                    self._row(good)
+                return *limit, None
+            if self.step in observed or stop is not None or limit is not None:
+                self._row(self.y)
+            if stop is not None:
+                sentence = f"'{stop.name}' was reached at t = {stop.time:.6g}, step {self.step:,}."
+                return Status.STOPPED, sentence, stop.name
+            if limit is not None:
+                return *limit, None
+            if self.every and step % self.every == 0:
                 self.drift.look(self.y)
-                if step != breaks[-1]:
-                    self._checkpoint(step, t, state)
-            self.report(step / breaks[-1], f"step {step:,}")
-        self.drift.look(self.y)
-        self.work.seconds = before + time.perf_counter() - began
-        self.recorder.flush()
-        return ended
+                if step != self._end:
+                    self._checkpoint()
+            self._report(step / self._end, f"step {step:,}")
+        taken, t = self._end - self._began, self._end * self.dt
+        return Status.DONE, f"took {taken:,} steps to t = {t:.6g}.", None
 
-    def _cross(self, t_old: float, t_new: float) -> Event | None:
-        if not len(self.marks):
+    def _advance(self, upto: int) -> Event | None:
+        """Train up to a step, or to the first stop before it."""
+        y = jnp.asarray(self.y)
+        if not len(self.leg.probes):
+            y, self.state = self.trainer.advance(y, self.state, self.step, upto - self.step)
+            self._taken(y, upto)
             return None
-        old, new = self._distances, self.marks(self.y)
-        self._distances = new
+        while self.step < upto:
+            steps = min(CHUNK, upto - self.step)
+            first, before, state = self.step, y, self.state
+            y, self.state, seen = self.trainer.watched(y, state, first, steps)
+            stop, taken = self._cross(np.asarray(seen)[:steps])
+            if stop is not None:
+                # The state where it stopped: the same steps once more, up to there.
+                y, self.state = self.trainer.advance(before, state, first, taken)
+            self._taken(y, first + taken)
+            if stop is not None or not np.isfinite(self.y.sum()):
+                return stop
+        return None
 
-        def between(i: int) -> float:
-            return t_old + (t_new - t_old) * float(old[i] / (old[i] - new[i]))
+    def _taken(self, y: Any, step: int) -> None:
+        self.work.rhs += step - self.step
+        self.work.steps = self.step = step
+        self.y = np.asarray(y)
+        self.work.seconds = self._seconds()
 
-        events, stop = self.marks.crossed(old, new, between)
-        for event in events:
+    def _cross(self, seen: np.ndarray) -> tuple[Event | None, int]:
+        """Record the marks crossed in a chunk; returns its first stop and the steps up to there."""
+        probes = self.leg.probes
+        old = np.concatenate([self._distances[None], seen[:-1]])
+        hit = (np.sign(old) * np.sign(seen) < 0) | ((seen == 0) & (old != 0))
+        direction = np.where(old < 0, 1, -1)
+        hit &= (probes.direction == 0) | (probes.direction == direction)
+        steps = len(seen)
+        stops = np.argwhere(hit & probes.is_stop)
+        if len(stops):
+            steps = int(stops[0][0]) + 1
+        stop = None
+        for k, i in np.argwhere(hit[:steps]).tolist():
+            t = (self.step + k + 1) * self.dt
+            event = Event(probes.names[i], t, int(direction[k, i]), probes.index[i])
             self.recorder.event(event)
-        return stop
+            if stop is None and probes.is_stop[i]:
+                stop = event
+        self._distances = seen[steps - 1]
+        return stop, steps
 
-    def _checkpoint(self, step: int, t: float, state: Any) -> None:
+    def _row(self, y: Vector) -> None:
+        u = None
+        if self.leg.system.gates is not None:
+            u = (self.leg.system.guards(y) > 0) * 1.0
+        out = np.empty_like(y)
+        self.leg.system.rhs(y, out)
+        speed, measured = float(np.sqrt(squared_norm(out))), self.leg.probes.row(y, u)
+        self.recorder.row(self.leg, self.step * self.dt, self.step, y, u, measured, speed)
+
+    def _seconds(self) -> float:
+        return self._before + time.perf_counter() - self._clock
+
+    def _checkpoint(self) -> None:
         arrays, scalars = self.drift.save()
-        leaves = jax.tree_util.tree_leaves(state)
+        leaves = jax.tree_util.tree_leaves(self.state)
         arrays |= {f"optimiser.{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
+        arrays["parts"] = np.array([[p.begins, p.ends] for p in self.parts]).reshape(-1, 2)
+        scalars |= {f"drift.{n}": d for n, d in self.drifts.items()}
+        scalars |= {"leg": self.leg.index, "began": self._began}
         self.work.restarts += 1
-        self.recorder.checkpoint(
-            Checkpoint(step, t, {"state": self.y, **arrays}, plain({**scalars, **vars(self.work)}))
-        )
+        scalars = plain({**scalars, **vars(self.work)})
+        t = self.step * self.dt
+        self.recorder.checkpoint(Checkpoint(self.step, t, {"state": self.y, **arrays}, scalars))
 
-    def _restore(self, checkpoint: Checkpoint, state: Any) -> tuple[Any, Any, int, float]:
-        leaves, tree = jax.tree_util.tree_flatten(state)
-        leaves = [jnp.asarray(checkpoint.arrays[f"optimiser.{i}"]) for i in range(len(leaves))]
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        arrays, scalars = checkpoint.arrays, checkpoint.scalars
+        leaves, tree = jax.tree_util.tree_flatten(self.state)
+        leaves = [jnp.asarray(arrays[f"optimiser.{i}"]) for i in range(len(leaves))]
+        self.state = jax.tree_util.tree_unflatten(tree, leaves)
         for name in ("rhs", "jvp", "steps", "restarts"):
-            setattr(self.work, name, int(checkpoint.scalars[name]))
+            setattr(self.work, name, int(scalars[name]))
+        self.y, self.step = np.asarray(arrays["state"], dtype=float), checkpoint.step
+        self._began, self._before = int(scalars.get("began", 0)), float(scalars["seconds"])
+        self.drifts = {k[6:]: float(v) for k, v in scalars.items() if k.startswith("drift.")}
+        ends = np.asarray(arrays.get("parts", np.empty((0, 2)))).tolist()
+        self.parts = [Part(self.legs[k].phase.name, *span) for k, span in enumerate(ends)]
         self.drift.load(checkpoint)
-        self.y = np.asarray(checkpoint.arrays["state"])
-        state = jax.tree_util.tree_unflatten(tree, leaves)
-        return jnp.asarray(self.y), state, checkpoint.step, float(checkpoint.scalars["seconds"])
+
+    def solution(self, flow: Any, status: Status, sentence: str, again: dict) -> Solution:
+        segment, layout, kept = self.recorder.collect(), self.leg.system.layout, self.recorder.kept
+        attrs = {"flow": self.legs[0].flow.name, "status": str(status)}
+        return Solution(
+            trajectory=dataset(segment, self.recorder.shape, attrs),
+            status=status,
+            sentence=sentence,
+            events=segment.events,
+            work=self.work.as_dict(),
+            drifts=self.drifts,
+            rtol=float("nan"),
+            atol=float("nan"),
+            solver={"engine": "descent", "method": self._method},
+            final=layout.numpy(self.y),
+            start=layout.numpy(self.start),
+            flow=flow if len(self.legs) > 1 else self.legs[0].phase.flow,
+            phases=tuple(self.parts) if len(self.legs) > 1 else (),
+            resumable=self.recorder.resumable and not status.complete,
+            _again=again,
+            _kept=None if not kept else ([t for t, _ in kept], np.array([y for _, y in kept])),
+        )

@@ -1,69 +1,79 @@
-"""`integrate`: our own segmented driver around whichever engine solves the flow."""
+"""`integrate`: our own driver around whichever engine solves the flow, from switch to switch."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from attnflow._errors import InputError, positive, whole
+from attnflow._errors import InputError, named_arguments, positive
 from attnflow._precision import float64
-from attnflow.flows.engines import Choice, Engine, Work, build, choose, has_cvode
+from attnflow.flows.engines import Choice, Work, build, choose, has_cvode
 from attnflow.flows.flow import FlowLike, System
-from attnflow.flows.layout import Params, Vector
-from attnflow.flows.probes import Mark, Marks, Observable, Observers
+from attnflow.flows.layout import Params, Shares, Vector
+from attnflow.flows.options import MOVED, Limits, Solver, Store, option
+from attnflow.flows.phases import Phase, phases_of
+from attnflow.flows.probes import Mark, Observable
 from attnflow.flows.progress import Report, reporting
-from attnflow.flows.recorder import Drift, Limits, Recorder, interruptible, plain
-from attnflow.flows.schedule import Every, Schedule, times_of
-from attnflow.flows.sinks import Checkpoint, Event, MemorySink, Sink, dataset
-from attnflow.flows.solution import Solution, Status, with_cross_check
+from attnflow.flows.recorder import (
+    Bounds,
+    Drift,
+    Leg,
+    Recorder,
+    interruptible,
+    legs_of,
+    plain,
+    squared_norm,
+)
+from attnflow.flows.schedule import Every, Schedule, outputs_of
+from attnflow.flows.sinks import Checkpoint, Event, dataset
+from attnflow.flows.solution import Part, Solution, Status, cross_checked
+from attnflow.flows.switching import Field
+from attnflow.flows.users import kinks
+
+DRIFT = 1000.0
+"""A conserved quantity that moved by more than so many rtol was not conserved."""
+GRAZING = 1e-10
+"""How far beyond its surface a gate may be that never left it: more is a switch."""
 
 
+@named_arguments(MOVED)
 @float64
 def integrate(
-    flow: FlowLike,
+    flow: FlowLike | Sequence[Phase],
     start: Params,
-    until: float,
+    until: float | None = None,
     *,
     observe: Mapping[str, Observable | Callable] | None = None,
     marks: Mapping[str, Mark | Callable] | None = None,
     stops: Mapping[str, Mark | Callable] | None = None,
     save: Schedule = Every(1),  # noqa: B008  (frozen)
     rtol: float = 1e-6,
-    atol: float | None = None,
-    engine: str = "auto",
-    method: str = "auto",
-    jacobian: str = "auto",
-    keep_states: bool = False,
-    sink: Sink | None = None,
-    checkpoint_every: int | None = None,
-    max_steps: int = 1_000_000,
-    max_seconds: float | None = None,
+    solver: Solver | str | None = None,
+    store: Store | None = None,
+    limits: Limits | None = None,
     progress: bool | Report | None = None,
-    cross_check: bool = False,
 ) -> Solution:
     """Solve `theta' = flow(theta)` from `start` up to the time `until`.
 
+    flow
+        A flow, or a list of `Phase`s: each is solved from where the one before ended, on one
+        clock. A phase that ends is an event of its name; one that does not reach its stop ends
+        the schedule. A flow with gates is solved exactly through their switches, with a row at
+        each, and along their surfaces where it slides; `solution.modes` lists the stretches.
     observe
         Named pure functions of the parameters; they stream to the sink at the times of `save`
         (`Every(k)` steps, `Linear(n)`, `Log(n)` or a list). The loss and the norm of the velocity
-        (`speed`) are always there; the whole state only with `keep_states`.
+        (`speed`) are always there.
     marks, stops
         Scalar functions that cross a level. A mark's time is found by root finding and the solve
         goes on, unchanged; a stop ends it there. All that cross in one step are recorded.
-    rtol, atol
-        `atol` follows the scale of the start unless given: `rtol` times its root mean square.
-    engine, method, jacobian
-        `cvode` (`bdf`, `adams`; products by `difference` or `exact`) or `scipy` (`lsoda`,
-        `radau`, `bdf`, `dop853`, `rk45`); `auto` chooses and says why in `solution.solver`.
-    sink, checkpoint_every
-        Where rows go (memory by default) and after how many accepted steps the engine restarts
-        from a stored state. A resumed solve replays from the last checkpoint, so it gives the
-        same numbers as an uninterrupted one with the same `checkpoint_every`.
-    cross_check
-        Solve again with the second engine and report the differences in units of the tolerance.
+    rtol, solver
+        The relative tolerance, and who solves: see `Solver`.
+    store, limits
+        Where rows and restart points go (see `Store`), and how far to go at most (`Limits`).
 
     Returns a `Solution`; a solve that cannot finish says so in `status` and `sentence`.
 
@@ -72,238 +82,316 @@ def integrate(
     >>> abs(solution.final["x"][0] - np.exp(-2)) < 1e-5
     True
     """
-    until, rtol = positive("until", until), positive("rtol", rtol)
+    rtol = positive("rtol", rtol)
     if rtol >= 0.1:
         raise InputError("rtol", f"{rtol:g}; a relative tolerance is below 0.1")
-    max_steps = whole("max_steps", max_steps)
-    if max_seconds is not None:
-        max_seconds = positive("max_seconds", max_seconds)
-    if checkpoint_every is not None:
-        checkpoint_every = whole("checkpoint_every", checkpoint_every)
-    system = flow.bind(start)
-    y0 = system.layout.flatten(start)
-    system.check(y0)
-    atol = absolute_tolerance(y0, rtol) if atol is None else positive("atol", atol)
-    choice = choose(system, y0, until, engine, method, jacobian)
-    observers = Observers(system, observe)
-    markers = Marks(system, marks or {}, stops or {})
-    times = times_of(save, until)
-    every = save.steps if isinstance(save, Every) else 0
-    sink = MemorySink() if sink is None else sink
-
+    how: Solver = option("solver", solver, Solver)
+    where: Store = option("store", store, Store)
+    most: Limits = option("limits", limits, Limits)
+    phases = phases_of(flow, start, until)
+    times = outputs_of(save, [phase.until for phase in phases])
+    legs = legs_of(phases, start, observe, marks, stops)
+    y0 = legs[0].system.layout.flatten(start)
+    atol = absolute_tolerance(legs[0].system, y0, rtol)
+    atol = atol if how.atol is None else positive("atol", how.atol)
+    solve = _Solve(legs, y0, rtol, atol, how, where, most, times, save)
     with interruptible() as asked, reporting(progress, "integrate") as report:
-        solve = _Solve(
-            system=system,
-            engine=build(choice, system, work := Work(), rtol, atol),
-            work=work,
-            recorder=Recorder(system, observers, sink, keep_states),
-            marks=markers,
-            outputs=_Outputs(times, every),
-            limits=Limits(max_steps, max_seconds, until, asked),
-            until=until,
-            checkpoint_every=checkpoint_every,
-            report=report,
-        )
-        status, sentence = solve.run(y0)
-
-    segment = solve.recorder.collect()
-    solution = Solution(
-        trajectory=dataset(
-            segment, solve.recorder.shape, {"flow": flow.name, "status": str(status)}
-        ),
-        status=status,
-        sentence=sentence,
-        events=segment.events,
-        work=work.as_dict(),
-        drift=solve.drift.worst,
-        drifts=solve.drift.each,
-        rtol=rtol,
-        atol=atol,
-        solver=choice.as_dict(),
-        final=system.layout.numpy(solve.y),
-        start=system.layout.numpy(y0),
-        flow=flow,
-        resumable=not isinstance(sink, MemorySink) and not status.complete,
-        _options={
-            "rtol": rtol,
-            "atol": atol,
-            "engine": choice.engine,
-            "method": choice.method,
-            "jacobian": choice.jacobian,
-        },
-    )
-    if cross_check and solution.time > 0:
-        solution = with_cross_check(solution, _second(flow, solution, observe, choice))
+        status, sentence = solve.run(asked, report)
+    chosen = solve.choice  # not chosen again: the same steps once more
+    again = {
+        "solve": integrate,
+        "flow": flow,
+        "until": until,
+        "rtol": rtol,
+        "solver": Solver(chosen.engine, chosen.method, chosen.jacobian, atol),
+        "store": Store(every=where.every),
+    }
+    solution = solve.solution(flow, status, sentence, again)
+    if how.cross_check and solution.time > 0:
+        solution = cross_checked(solution, _second(solution, observe, solve.choice))
     return solution
 
 
-def absolute_tolerance(y: Vector, rtol: float) -> float:
-    """`rtol` times the root mean square of the start; of 1 for a start at the origin.
+def absolute_tolerance(system: System, y: Vector, rtol: float) -> float:
+    """`rtol` times the flow's scale, or the root mean square of the start (1 at the origin).
 
     Small starts need small absolute tolerances: the directions that will grow are that small.
     """
+    if system.flow.scale is not None:
+        return rtol * system.flow.scale
     largest = float(np.abs(y).max())
     if largest == 0:
         return rtol
     return rtol * largest * float(np.sqrt(np.mean((y / largest) ** 2)))
 
 
-def _second(flow: FlowLike, first: Solution, observe: Any, choice: Choice) -> Solution:
+def _second(first: Solution, observe: Any, choice: Choice) -> Solution:
     """The same solve by the other engine, observed at the same times."""
     other = "scipy" if choice.engine == "cvode" else "cvode"
     if other == "cvode" and not has_cvode():
         raise InputError("cross_check", "needs a second engine, and scikit-sundae is not installed")
-    times = first.trajectory["time"].values
-    return integrate(
-        flow,
-        first.start,
-        until=first.time,
-        observe=observe,
-        save=times,
-        rtol=first.rtol,
-        atol=first.atol,
-        engine=other,
-        progress=False,
+    return first.again(
+        observe=observe, save=first.trajectory["time"].values, solver=Solver(other, atol=first.atol)
     )
 
 
-class _Outputs:
-    """Which output times fall into a step."""
-
-    def __init__(self, times: np.ndarray | None, every: int):
-        self._times = times
-        self._every = every
-
-    @property
-    def at_start(self) -> bool:
-        return self._times is None or self._times[0] == 0
-
-    def due(self, after: float, upto: float, step: int, last: bool) -> list[float]:
-        if self._times is None:
-            return [upto] if last or step % self._every == 0 else []
-        low, high = np.searchsorted(self._times, [after, upto], side="right")
-        due = [float(t) for t in self._times[low:high]]
-        # Where a solve ends is always shown, also after a stop, a limit or a shorter list of times.
-        if last and (not due or due[-1] != upto):
-            due.append(upto)
-        return due
-
-
 class _Solve:
-    """One solve: engine steps outside, marks and outputs inside each step."""
+    """One solve: phases outside, then modes, engine steps, and events and outputs in each step."""
 
     def __init__(
         self,
-        *,
-        system: System,
-        engine: Engine,
-        work: Work,
-        recorder: Recorder,
-        marks: Marks,
-        outputs: _Outputs,
+        legs: list[Leg],
+        y0: Vector,
+        rtol: float,
+        atol: float,
+        solver: Solver,
+        store: Store,
         limits: Limits,
-        until: float,
-        checkpoint_every: int | None,
-        report: Report,
+        times: Callable[[int, float], np.ndarray | None],
+        save: Schedule,
     ):
-        self.system = system
-        self.engine = engine
-        self.work = work
-        self.recorder = recorder
-        self.marks = marks
-        self.outputs = outputs
-        self.limits = limits
-        self.until = until
-        self.checkpoint_every = checkpoint_every
-        self.report = report
-        self.y: Vector = np.empty(0)
-        self.drift: Drift
+        self.legs, self.y, self.start = legs, y0, y0
+        self.rtol, self.atol, self.solver, self.limits = rtol, atol, solver, limits
+        self.every = store.every
+        self._times, self._save = times, save
+        self.work = Work()
+        self.recorder = Recorder(legs, store)
+        self.drifts: dict[str, float] = {}
+        self.parts: list[Part] = []
+        self.before = 0.0
+        self._velocity = np.empty_like(y0)
+        self._switches = 0
+        self._enter(0, 0.0)
 
-    def run(self, y0: Vector) -> tuple[Status, str]:
-        began = time.perf_counter()
-        self.y = y0
-        self.drift = Drift(self.system, y0)
+    def _enter(self, index: int, t: float) -> None:
+        """Get ready for a phase that begins at t."""
+        self.leg = self.legs[index]
+        modes = self.field.modes if index else []
+        self.field = Field(self.leg.system)
+        self.field.modes = modes
+        self.began, self.end = t, t + self.leg.phase.until
+        self.choice = choose(self.field, self.y, self.leg.phase.until, self.solver)
+        self.engine = build(self.choice, self.field, self.work, self.rtol, self.atol)
+        self.times = self._times(index, t)
+        self.drift = Drift(self.leg.system, self.y)
+
+    def run(self, asked: Any, report: Report) -> tuple[Status, str]:
+        self._clock, self._report = time.perf_counter(), report
+        self.bounds = Bounds(self.limits, asked, steps=1_000_000)
         resumed = self.recorder.begin()
-        before = 0.0
-        if resumed is not None:
-            before = self._restore(resumed)
-        else:
-            self.engine.start(0.0, y0)
-            if self.outputs.at_start:
-                self.recorder.row(0.0, 0, y0)
-        # A mark that starts exactly on its level does not count as crossed there.
-        self._distances = self.marks(self.engine.y) if len(self.marks) else np.empty(0)
         try:
             # Overflow and NaN are answered with a status, not with NumPy's warnings.
             with np.errstate(over="ignore", invalid="ignore"):
-                status, sentence = self._loop(began, before)
+                if resumed is None:
+                    lost = self.field.begin(self.y)
+                    if lost is not None:
+                        raise InputError("start", lost)
+                    self._restart(0.0)
+                    if self.times is None or (len(self.times) and self.times[0] == 0):
+                        self._row(0.0, self.y, self.u)
+                else:
+                    self._restore(resumed)
+                return self._phases()
         finally:
             # Whatever ends the loop, even an exception from a user's function, what was observed
             # reaches the sink.
-            self.work.seconds = before + time.perf_counter() - began
+            self.work.seconds = self._seconds()
             self.recorder.flush()
+
+    def _phases(self) -> tuple[Status, str]:
+        while True:
+            status, sentence = self._loop()
+            self._leave_phase()
+            name, stop = self.leg.phase.name, self.leg.phase.stop
+            ended = status is Status.STOPPED and sentence.startswith(f"'{name}' ")
+            if status is Status.DONE and stop is not None:
+                status = Status.FAILED
+                sentence = f"its stop was not reached within {self.leg.phase.until:.6g}."
+            more = self.leg.index + 1 < len(self.legs) and (ended or status is Status.DONE)
+            if len(self.legs) > 1 and status is Status.DONE:
+                self.recorder.event(Event(name, self.engine.t, 1, self.leg.index))
+            if not more:
+                if len(self.legs) > 1:
+                    sentence = f"{name}: {sentence}"
+                return self._judged(status, sentence)
+            t = self.now
+            self._enter(self.leg.index + 1, t)
+            lost = self.field.begin(self.y)
+            if lost is not None:
+                return Status.FAILED, f"{self.leg.phase.name}: {lost}"
+            self._restart(t)
+            self._checkpoint(t, restart=False)
+
+    def _leave_phase(self) -> None:
         self.drift.look(self.y)
+        for name, moved in self.drift.each.items():
+            self.drifts[name] = self.drifts.get(name, 0.0) + moved
+        self._note(self.now)
+        self.parts.append(Part(self.leg.phase.name, self.began, self.now))
+
+    def _judged(self, status: Status, sentence: str) -> tuple[Status, str]:
+        """A solve whose conserved quantities moved did not follow the flow."""
+        moved = {n: d for n, d in self.drifts.items() if not d <= DRIFT * self.rtol}
+        if status.complete and moved:
+            name = max(moved, key=moved.__getitem__)
+            return Status.DRIFTED, (
+                f"{sentence[:-1]}, but {name!r} drifted by {moved[name]:.1e}, more than "
+                f"{DRIFT:g} times rtol = {self.rtol:g}: tighten rtol."
+            )
         return status, sentence
 
-    def _loop(self, began: float, before: float) -> tuple[Status, str]:
+    def _loop(self) -> tuple[Status, str]:
         shown = 0.0
-        while self.engine.t < self.until:
+        # What is left after a switch at the very end is below the resolution of time.
+        while self.end - self.engine.t > 1e-14 * self.end:
             t_old, y_old = self.engine.t, self.y
-            failure = self.engine.step(self.until)
+            failure = self.engine.step(self.end)
             if failure is not None:
                 return self._broken(Status.FAILED, failure, t_old, y_old)
             self.work.steps += 1
             step, t_new, self.y = self.work.steps, self.engine.t, self.engine.y
-
-            stop = self._cross(t_old, t_new)
-            end = t_new if stop is None else stop.time
-            limit = self.limits.reached(step, t_new, self.y) if stop is None else None
+            limit = self.bounds.reached(step, t_new, self.y, self.end)
             if limit is not None and limit[0] is Status.DIVERGED:
                 return self._broken(*limit, t_old, y_old)
-            last = stop is not None or limit is not None or t_new >= self.until
-            if stop is not None:
-                self.y = self.engine.interpolate(end)
-            for t in self.outputs.due(t_old, end, step, last):
-                self.recorder.row(t, step, self.engine.interpolate(t))
+
+            ahead = limit is None and t_new < self.end
+            stop, switch, row = self._cross(t_old, t_new, self._due_at(step, not ahead))
+            if stop is not None or switch is not None:
+                limit, ended = None, stop.time if stop is not None else switch[0]  # type: ignore
+                self.y = self.engine.interpolate(ended)
+                self.now, row = ended, None
+            last = stop is not None or limit is not None or not ahead
+            self._rows(t_old, self.now, step, last or switch is not None, row)
             if stop is not None:
                 return Status.STOPPED, f"'{stop.name}' was reached at t = {stop.time:.6g}."
             if limit is not None:
-                return limit
-
+                return self._hinted(limit)
+            if switch is not None:
+                lost = self._switch(*switch)
+                if lost is not None:
+                    return lost
+                continue
             if step % Drift.EVERY == 0:
                 self.drift.look(self.y)
-            if self.checkpoint_every and step % self.checkpoint_every == 0 and not last:
-                self._checkpoint(step, t_new, before + time.perf_counter() - began)
+            if self.every and step % self.every == 0 and not last:
+                self._checkpoint(t_new)
             if (now := time.perf_counter()) - shown > 0.1:
                 shown = now
-                self.report(t_new / self.until, f"t = {t_new:.5g}  {self.work.rhs:,} evaluations")
-        self.report(1.0, f"t = {self.engine.t:.5g}  {self.work.rhs + self.work.jvp:,} evaluations")
+                self._report(t_new / self.end, f"t = {t_new:.5g}  {self.work.rhs:,} evaluations")
+        evaluations = self.work.rhs + self.work.jvp
+        self._report(1.0, f"t = {self.engine.t:.5g}  {evaluations:,} evaluations")
         return Status.DONE, f"reached t = {self.engine.t:.6g}."
+
+    def _due_at(self, step: int, last: bool) -> bool:
+        """Whether the end of this step is a row by itself."""
+        every = isinstance(self._save, Every) and step % self._save.steps == 0
+        return last or every
+
+    def _rows(self, after: float, upto: float, step: int, last: bool, measured: Any) -> None:
+        """The output times within a step; where a solve ends or switches is always shown."""
+        if self.times is None:
+            due = [upto] if self._due_at(step, last) else []
+        else:
+            low, high = np.searchsorted(self.times, [after, upto], side="right")
+            due = [float(t) for t in self.times[low:high]]
+            if last and (not due or due[-1] != upto):
+                due.append(upto)
+        for t in due:
+            if t == upto:
+                self._row(t, self.y, self.u if measured is not None else None, measured)
+            else:
+                self._row(t, self.engine.interpolate(t))
+
+    def _row(self, t: float, y: Vector, u: Shares | None = None, measured: Any = None) -> None:
+        # The velocity's norm comes from the engine's own right-hand side: for a closed form that
+        # is several times cheaper than a compiled one. It is not counted as work of the solve.
+        u = self.field.shares(y) if u is None else u
+        self.field.rhs(y, self._velocity)
+        measured = self.leg.probes.row(y, u) if measured is None else measured
+        speed = float(np.sqrt(squared_norm(self._velocity)))
+        self.recorder.row(self.leg, t, self.work.steps, y, u, measured, speed)
 
     def _broken(self, status: Status, sentence: str, t: float, y: Vector) -> tuple[Status, str]:
         """End with the last good state, and with its row if the schedule had left it out."""
-        self.y = y
+        self.y, self.now = y, t
         if self.recorder.last_time != t:
-            self.recorder.row(t, self.work.steps, y)
+            self._row(t, y)
         return status, sentence
 
-    def _cross(self, t_old: float, t_new: float) -> Event | None:
-        """Record the marks crossed in this step; returns the first stop, if one was crossed."""
-        if not len(self.marks):
-            return None
-        old, new = self._distances, self.marks(self.engine.y)
-        self._distances = new
-        events, stop = self.marks.crossed(old, new, lambda i: self._root(i, t_old, t_new))
-        for event in events:
-            self.recorder.event(event)
-        return stop
+    def _hinted(self, limit: tuple[Status, str]) -> tuple[Status, str]:
+        status, sentence = limit
+        system = self.leg.system
+        smooth = system.gates is not None or not system.has_loss
+        if status is Status.STALLED and not smooth and kinks(system.trace_loss, system.size):
+            sentence += (
+                " The loss has a ReLU, a maximum or an absolute value: declare its gates, "
+                "Flow(loss, gates=...)."
+            )
+        return status, sentence
+
+    def _measure(self, y: Vector, row: bool) -> tuple[np.ndarray, Any]:
+        """The distances of all marks, then of all gates; and the row of the state if wanted."""
+        probes = self.leg.probes
+        self.u = u = self.field.shares(y)
+        if row:
+            measured, marks = probes.both(y, u)
+        else:
+            measured, marks = None, probes.distances(y, u)
+        return np.concatenate([marks, self.field.distances(y, u)]), measured
+
+    def _cross(self, t_old: float, t_new: float, row: bool) -> Any:
+        """Marks are recorded; returns the first stop or switch, and the row at the step's end.
+
+        One kind of event: a mark or stop that changes sign, a guard that reaches its surface, a
+        share that leaves [0, 1]. A mark that sits exactly on its level has not crossed it.
+        """
+        probes, old = self.leg.probes, self._distances
+        new, measured = self._measure(self.engine.y, row)
+        self._distances, self.now = new, t_new
+        count = len(probes)
+        hit = (np.sign(old) * np.sign(new) < 0) | ((new == 0) & (old != 0))
+        direction = np.where(old < 0, 1, -1)
+        hit[:count] &= (probes.direction == 0) | (probes.direction == direction[:count])
+        hit[count:] &= direction[count:] < 0
+        late = (old[count:] <= 0) & (new[count:] < -GRAZING)
+        if not hit.any() and not late.any():
+            return None, None, measured
+        when = {i: self._root(i, t_old, t_new) for i in np.flatnonzero(hit).tolist()}
+        found = [
+            Event(probes.names[i], t, int(direction[i]), probes.index[i])
+            for i, t in when.items()
+            if i < count
+        ]
+        gates = {i - count: t for i, t in when.items() if i >= count}
+        gates |= dict.fromkeys(np.flatnonzero(late).tolist(), t_new)
+        ends = [(t, i) for i, t in when.items() if i < count and probes.is_stop[i]]
+        switch = min(gates.values(), default=np.inf)
+        stop = min(ends, default=(np.inf, -1))
+        until = min(stop[0], switch)
+        for event in sorted(found, key=lambda e: (e.time, e.name, e.index)):
+            if event.time <= until:
+                self.recorder.event(event)
+        if stop[0] <= switch and ends:
+            index = stop[1]
+            name, entry = probes.names[index], probes.index[index]
+            return Event(name, stop[0], int(direction[index]), entry), None, measured
+        if not gates:
+            return None, None, measured
+        together = switch + 64 * np.finfo(float).eps * max(t_new, t_new - t_old)
+        return None, (switch, [i for i, t in gates.items() if t <= together]), measured
 
     def _root(self, i: int, low: float, high: float) -> float:
-        """When mark `i` crosses its level inside the step, to the resolution of time."""
+        """When distance `i` crosses 0 inside the step, to the resolution of time."""
         from scipy.optimize import brentq
 
+        count = len(self.leg.probes)
+
         def distance(t: float) -> float:
-            return float(self.marks(self.engine.interpolate(t))[i])
+            y = self.engine.interpolate(t)
+            u = self.field.shares(y)
+            if i < count:
+                return float(self.leg.probes.distances(y, u)[i])
+            return float(self.field.distances(y, u)[i - count])
 
         at_low, at_high = distance(low), distance(high)
         if at_high == 0:
@@ -315,23 +403,95 @@ class _Solve:
         root = brentq(distance, low, high, xtol=resolution, disp=False)
         return float(root)  # pyright: ignore[reportArgumentType]
 
-    def _checkpoint(self, step: int, t: float, seconds: float) -> None:
-        arrays, scalars = self.drift.save()
-        scalars |= self.limits.save()
-        self.work.seconds = seconds
-        self.work.restarts += 1
-        self.recorder.checkpoint(
-            Checkpoint(step, t, {"state": self.y, **arrays}, plain({**scalars, **vars(self.work)}))
-        )
-        self.engine.start(t, self.y)
+    def _switch(self, t: float, hit: list[int]) -> tuple[Status, str] | None:
+        """Go over to the next mode; a status where there is none, or they never end."""
+        self._note(t)
+        before, slid = self.field.on.copy(), self.field.sliding
+        lost = self.field.switch(self.y, hit)
+        if lost is not None:
+            return Status.FAILED, f"at t = {t:.6g} {lost}"
+        for event in self.field.changes(t, before, slid):
+            self.recorder.event(event)
+        self._switches += 1
+        if self._switches > self.limits.switches:
+            names = ", ".join(self.field.names[i] for i in hit[:3])
+            return Status.STALLED, (
+                f"{self._switches:,} switches up to t = {t:.6g}, the last of {names}: the gates "
+                "chatter, or limits.switches is too small."
+            )
+        self._restart(t)
+        self._checkpoint(t, restart=False)
+        return None
 
-    def _restore(self, checkpoint: Checkpoint) -> float:
-        """Go on from a checkpoint; returns the seconds already spent."""
+    def _note(self, t: float) -> None:
+        self.field.note(self._mode_began, t, self._mode_first, self.field.shares(self.y))
+
+    def _restart(self, t: float) -> None:
+        """The engine begins anew at the present state: another field, or a stored state."""
+        self.engine.start(t, self.y)
+        self.now = t
+        self._distances, _ = self._measure(self.y, False)
+        self._mode_began, self._mode_first = t, self.u
+
+    def _seconds(self) -> float:
+        return self.before + time.perf_counter() - self._clock
+
+    def _checkpoint(self, t: float, restart: bool = True) -> None:
+        arrays, scalars = self.drift.save()
+        scalars |= self.bounds.save() | {"leg": self.leg.index, "began": self.began}
+        scalars |= {f"drift.{n}": d for n, d in self.drifts.items()}
+        scalars |= {"mode.began": self._mode_began, "switches": self._switches}
+        self.work.seconds = self._seconds()
+        self.work.restarts += 1
+        arrays |= {"state": self.y, **self.field.save()}
+        arrays["parts"] = np.array([[p.begins, p.ends] for p in self.parts]).reshape(-1, 2)
+        if self._mode_first is not None:
+            arrays["mode.first"] = self._mode_first
+        scalars = plain({**scalars, **vars(self.work)})
+        self.recorder.checkpoint(Checkpoint(self.work.steps, t, arrays, scalars))
+        if restart:
+            self.engine.start(t, self.y)
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint."""
+        scalars, arrays = checkpoint.scalars, checkpoint.arrays
+        self.y = np.asarray(arrays["state"], dtype=float)
+        self._enter(int(scalars.get("leg", 0)), float(scalars.get("began", 0.0)))
         for name in ("rhs", "jvp", "steps", "restarts"):
-            setattr(self.work, name, int(checkpoint.scalars[name]))
+            setattr(self.work, name, int(scalars[name]))
         self.drift.load(checkpoint)
-        self.limits.load(checkpoint)
-        self.recorder.last_time = checkpoint.time
-        self.y = np.asarray(checkpoint.arrays["state"])
-        self.engine.start(checkpoint.time, self.y)
-        return float(checkpoint.scalars["seconds"])
+        self.bounds.load(checkpoint)
+        self.field.load(arrays)
+        self.drifts = {k[6:]: float(v) for k, v in scalars.items() if k.startswith("drift.")}
+        ends = np.asarray(arrays.get("parts", np.empty((0, 2)))).tolist()
+        self.parts = [Part(self.legs[k].phase.name, *span) for k, span in enumerate(ends)]
+        self.before = float(scalars["seconds"])
+        self._switches = int(scalars.get("switches", 0))
+        self._restart(checkpoint.time)
+        self._mode_began = float(scalars.get("mode.began", 0.0))
+        self._mode_first = np.asarray(arrays["mode.first"]) if self.field.gated else None
+
+    def solution(self, flow: Any, status: Status, sentence: str, again: dict[str, Any]) -> Solution:
+        """Everything as a value."""
+        segment, layout = self.recorder.collect(), self.leg.system.layout
+        attrs = {"flow": self.legs[0].flow.name, "status": str(status)}
+        kept = self.recorder.kept
+        return Solution(
+            trajectory=dataset(segment, self.recorder.shape, attrs),
+            status=status,
+            sentence=sentence,
+            events=tuple(sorted(segment.events, key=lambda e: e.time)),
+            work=self.work.as_dict(),
+            drifts=self.drifts,
+            rtol=self.rtol,
+            atol=self.atol,
+            solver=self.choice.as_dict(),
+            final=layout.numpy(self.y),
+            start=layout.numpy(self.start),
+            flow=flow if len(self.legs) > 1 else self.legs[0].phase.flow,
+            modes=self.field.listed(),
+            phases=tuple(self.parts) if len(self.legs) > 1 else (),
+            resumable=self.recorder.resumable and not status.complete,
+            _again=again,
+            _kept=None if not kept else ([t for t, _ in kept], np.array([y for _, y in kept])),
+        )

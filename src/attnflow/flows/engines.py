@@ -14,8 +14,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from attnflow._errors import InputError, nearest
-from attnflow.flows.flow import System
 from attnflow.flows.layout import Vector
+from attnflow.flows.options import Solver
+from attnflow.flows.switching import Field
 
 DENSE_LIMIT = 1500
 """States up to this size get a dense Jacobian from SciPy's implicit methods."""
@@ -77,7 +78,7 @@ def has_cvode() -> bool:
     return importlib.util.find_spec("sksundae") is not None
 
 
-def choose(system: System, y: Vector, until: float, engine: str, method: str, jac: str) -> Choice:
+def choose(field: Field, y: Vector, until: float, solver: Solver) -> Choice:
     """Fill in every `auto`.
 
     CVODE with BDF and difference quotients unless told otherwise: over saddle-to-saddle flows it
@@ -85,6 +86,7 @@ def choose(system: System, y: Vector, until: float, engine: str, method: str, ja
     exact product costs about two (measured in `benchmarks/engines.py`). Adams is taken when the
     whole solve spans only a few time constants of the start, where no stiffness can build up.
     """
+    engine, method, jac = solver.engine, solver.method, solver.jacobian
     for name, value, known in (
         ("engine", engine, ("auto", *METHODS)),
         ("jacobian", jac, ("auto", "difference", "exact")),
@@ -105,42 +107,44 @@ def choose(system: System, y: Vector, until: float, engine: str, method: str, ja
             "method", f"{method!r} is not one of {engine}'s; {nearest(str(method), known)}"
         )
     if method == "auto" and engine == "cvode":
-        constants = until * spectral_radius(system, y)
+        constants = until * spectral_radius(field, y)
         method = "adams" if constants < 20 else "bdf"
         why.append(
             f"the solve spans {constants:.3g} time constants of the start: "
             + ("short enough for Adams" if method == "adams" else "BDF, since stiffness may build")
         )
     elif method == "auto":
-        method = "lsoda" if system.size <= DENSE_LIMIT else "dop853"
+        method = "lsoda" if field.size <= DENSE_LIMIT else "dop853"
         if method == "dop853":
-            why.append(
-                f"{system.size} parameters are too many for SciPy's dense Jacobian: explicit"
-            )
+            why.append(f"{field.size} parameters are too many for SciPy's dense Jacobian: explicit")
+    # A small closed form runs in NumPy alone, and a sliding mode has no compiled Jacobian.
+    plain = engine == "cvode" or field.gated or field.system.native
+    if jac == "exact" and field.gated:
+        raise InputError("jacobian", "'exact' on a flow with gates; 'difference' or 'auto'")
     if jac == "auto":
-        jac = "difference" if engine == "cvode" else "exact"
+        jac = "difference" if plain else "exact"
     return Choice(engine, method, jac, "; ".join(why))
 
 
-def build(choice: Choice, system: System, work: Work, rtol: float, atol: float | Vector) -> Engine:
+def build(choice: Choice, field: Field, work: Work, rtol: float, atol: float) -> Engine:
     """The engine of a choice."""
     if choice.engine == "cvode":
-        return Cvode(system, work, choice, rtol, atol)
-    return Scipy(system, work, choice, rtol, atol)
+        return Cvode(field, work, choice, rtol, atol)
+    return Scipy(field, work, choice, rtol, atol)
 
 
-def spectral_radius(system: System, y: Vector, products: int = 12) -> float:
+def spectral_radius(field: Field, y: Vector, products: int = 12) -> float:
     """The largest |eigenvalue| of the linearised flow at `y`, by power iteration (a fair guess)."""
-    v = np.random.default_rng(0).standard_normal(system.size)
+    v = np.random.default_rng(0).standard_normal(field.size)
     out = np.empty_like(v)
     radius = 0.0
     base = np.empty_like(v)
-    system.rhs(y, base)
+    field.rhs(y, base)
     for _ in range(products):
         v /= np.linalg.norm(v)
         # A difference quotient: an exact product would cost a compilation for one number.
         h = 1e-7 * max(1.0, float(np.linalg.norm(y)))
-        system.rhs(y + h * v, out)
+        field.rhs(y + h * v, out)
         v = (out - base) / h
         radius = float(np.linalg.norm(v))
         if not np.isfinite(radius) or radius == 0.0:
@@ -151,13 +155,13 @@ def spectral_radius(system: System, y: Vector, products: int = 12) -> float:
 class _Counted:
     """Right-hand side and Jacobian product that count themselves."""
 
-    def __init__(self, system: System, work: Work):
-        self.system = system
+    def __init__(self, field: Field, work: Work):
+        self.field = field
         self.work = work
 
     def rhs(self, y: Vector, out: Vector) -> None:
         self.work.rhs += 1
-        self.system.rhs(y, out)
+        self.field.rhs(y, out)
         # A sum and not a dot product: BLAS would wake a thread for it at every evaluation.
         if not np.isfinite(out.sum()):
             np.nan_to_num(out, copy=False, nan=HUGE, posinf=HUGE, neginf=-HUGE)
@@ -165,18 +169,16 @@ class _Counted:
 
     def jvp(self, y: Vector, v: Vector, out: Vector) -> None:
         self.work.jvp += 1
-        self.system.jvp(y, v, out)
+        self.field.jvp(y, v, out)
 
 
 class Cvode:
     """SUNDIALS CVODE through scikit-sundae."""
 
-    def __init__(
-        self, system: System, work: Work, choice: Choice, rtol: float, atol: float | Vector
-    ):
+    def __init__(self, field: Field, work: Work, choice: Choice, rtol: float, atol: float | Vector):
         from sksundae.cvode import CVODE, CVODEJacTimes
 
-        counted = _Counted(system, work)
+        counted = _Counted(field, work)
         options: dict[str, Any] = {}
         if choice.jacobian == "exact":
             options["jactimes"] = CVODEJacTimes(
@@ -225,9 +227,7 @@ class Cvode:
 class Scipy:
     """SciPy's `OdeSolver` classes, stepped by hand."""
 
-    def __init__(
-        self, system: System, work: Work, choice: Choice, rtol: float, atol: float | Vector
-    ):
+    def __init__(self, field: Field, work: Work, choice: Choice, rtol: float, atol: float | Vector):
         import scipy.integrate as ivp
 
         self._solver_class = {
@@ -238,13 +238,13 @@ class Scipy:
             "rk45": ivp.RK45,
         }[choice.method]
         self.name = f"scipy-{choice.method}"
-        self._counted = _Counted(system, work)
+        self._counted = _Counted(field, work)
         self._options: dict[str, Any] = {"rtol": max(rtol, 1e-13), "atol": atol}
         implicit = choice.method in ("lsoda", "radau", "bdf")
-        if implicit and system.size > DENSE_LIMIT:
+        if implicit and field.size > DENSE_LIMIT:
             raise InputError(
                 "method",
-                f"{choice.method!r} needs a dense Jacobian, and {system.size} parameters are "
+                f"{choice.method!r} needs a dense Jacobian, and {field.size} parameters are "
                 f"more than {DENSE_LIMIT}; use engine='cvode' or method='dop853'",
             )
         if implicit and choice.jacobian == "exact":
@@ -259,8 +259,8 @@ class Scipy:
         return out
 
     def _jacobian(self, t: float, y: Vector) -> np.ndarray:
-        self._counted.work.jvp += self._counted.system.size
-        return self._counted.system.jacobian(y)
+        self._counted.work.jvp += self._counted.field.size
+        return self._counted.field.jacobian(y)
 
     def start(self, t: float, y: Vector) -> None:
         self.t, self.y, self._solver = t, np.array(y), None

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
-from attnflow._errors import InputError, shown
+from attnflow._errors import InputError, named_arguments, shown
 from attnflow._precision import float64
-from attnflow.flows.layout import Layout, Params, Vector
+from attnflow.flows.gates import Gates, guard_rate
+from attnflow.flows.layout import Layout, Params, Shares, Vector
+from attnflow.flows.users import callable_or_sentence, shape_of
 
-Scalar = Callable[[Params], Any]
+Scalar = Callable[..., Any]
 
-UNTRACEABLE = (
-    jax.errors.TracerArrayConversionError,
-    jax.errors.TracerIntegerConversionError,
-    jax.errors.ConcretizationTypeError,
-)
-"""What a function raises that is written with NumPy or Python numbers instead of jax.numpy."""
+NATIVE = 64
+"""Up to so many numbers a closed form is measured in NumPy too: compiling costs more than a
+whole solve."""
 
 
 class FlowLike(Protocol):
@@ -44,45 +44,78 @@ class Flow:
     `{"W2": 4.0}` makes `W2` move four times as fast, 0 freezes it. `conserved` names smooth
     functions that stay constant along the flow; every solve reports how far they drifted.
 
-    `host=True` says that `velocity(theta, out)` is written for NumPy arrays too and fills `out`:
-    engines then call it without leaving NumPy. It must still trace under JAX with `out=None`.
+    gates
+        For a loss with ReLUs (or a velocity that jumps): a function of theta that is positive
+        where a gate is on, one number per gate (an array, or a dictionary of arrays). The loss is
+        then `loss(theta, on)` with `on` of the same shape, and a ReLU in it is `on * h`; a
+        closed form is `velocity(theta, on)`. `integrate` goes from switch to switch, and along
+        the surface `h = 0` where neither side leads away from it: there a gate is a share
+        between 0 and 1, and the velocity must be affine in it. Everything else sees the gates
+        where theta puts them.
+    host
+        `velocity(theta, out=...)` is written for NumPy arrays too and fills `out`: engines then
+        call it without leaving NumPy. It must still trace under JAX with `out=None`.
+    scale
+        The size of what must be resolved, for the absolute tolerance (default: the start's).
 
     >>> flow = Flow(lambda th: 0.5 * (th["x"] ** 2).sum())
     >>> flow.velocity({"x": np.array([2.0])})
     {'x': array([-2.])}
     """
 
+    @named_arguments()
     def __init__(
         self,
         loss: Scalar | None = None,
         *,
         velocity: Callable[..., Params] | None = None,
+        gates: Callable[[Params], Any] | None = None,
+        gate_names: Sequence[str] | None = None,
         rates: Mapping[str, float] | None = None,
         conserved: Mapping[str, Callable[[Params], Any]] | None = None,
         host: bool = False,
+        scale: float | None = None,
         name: str = "flow",
     ):
         if loss is None and velocity is None:
             raise InputError("loss", "neither loss nor velocity given; a flow needs one of them")
+        for field, given in (("loss", loss), ("velocity", velocity), ("gates", gates)):
+            callable_or_sentence(field, given)
         if host and velocity is None:
             raise InputError("host", "True without a velocity; only a closed form runs in NumPy")
         for block, rate in (rates or {}).items():
             if not (isinstance(rate, int | float | np.number) and np.isfinite(rate) and rate >= 0):
                 raise InputError(f"rates.{block}", f"{rate!r}; a rate is finite and at least 0")
-        self.name = name
-        self.rates = dict(rates or {})
-        self.conserved = dict(conserved or {})
-        self.host = host
-        self._loss = loss
-        self._velocity = velocity
+        self.name, self.host, self.scale = name, host, scale
+        self.rates, self.conserved = dict(rates or {}), dict(conserved or {})
+        self.gates = None if gates is None else Gates(gates, gate_names)
+        self._loss, self._velocity = loss, velocity
         self._bound: dict[Any, System] = {}
+        self._frozen: dict[tuple[str, ...], Flow] = {}
 
     def bind(self, start: Params) -> System:
         """The flow on flat vectors laid out like `start`, compiled once per layout."""
         layout = Layout(start)
         if layout.signature not in self._bound:
-            self._bound[layout.signature] = System(self, layout)
+            self._bound[layout.signature] = System(self, layout, layout.flatten(start))
         return self._bound[layout.signature]
+
+    def frozen(self, blocks: tuple[str, ...]) -> Flow:
+        """The same flow with some blocks standing still; what they conserved is not declared."""
+        if not blocks:
+            return self
+        if blocks not in self._frozen:
+            flow = Flow(
+                self._loss,
+                velocity=self._velocity,
+                rates={**self.rates, **dict.fromkeys(blocks, 0.0)},
+                host=self.host,
+                scale=self.scale,
+                name=self.name,
+            )
+            flow.gates = self.gates
+            self._frozen[blocks] = flow
+        return self._frozen[blocks]
 
     def loss(self, theta: Params) -> float:
         """L(theta), in float64."""
@@ -106,26 +139,36 @@ class Flow:
 
     def __repr__(self) -> str:
         given = "closed-form velocity" if self._velocity is not None else "loss by autodiff"
+        gates = ", gates" if self.gates is not None else ""
         rates = f", rates={self.rates}" if self.rates else ""
         keeps = f", conserves {', '.join(self.conserved)}" if self.conserved else ""
-        return f"Flow({self.name!r}, {given}{rates}{keeps})"
+        return f"Flow({self.name!r}, {given}{gates}{rates}{keeps})"
 
 
 class System:
-    """A flow bound to a layout: NumPy float64 vectors in and out, one compiled function each."""
+    """A flow bound to a layout: NumPy float64 vectors in and out, one compiled function each.
 
-    def __init__(self, flow: Flow, layout: Layout):
-        self.flow = flow
-        self.layout = layout
-        self.size = layout.size
+    Where the flow has gates, `u` is the flat vector of their shares; without it (None) the gates
+    are where the state puts them.
+    """
+
+    def __init__(self, flow: Flow, layout: Layout, y: Vector):
+        self.flow, self.layout, self.size = flow, layout, layout.size
         self.has_loss = flow._loss is not None
+        self.native = flow.host and layout.size <= NATIVE
+        self.gates = (
+            None if flow.gates is None else flow.gates.bind(layout, y if self.native else None)
+        )
         speeds = layout.per_block(flow.rates, 1.0, "rates")
         self.speeds = [(b, s) for b, s in zip(layout.blocks, speeds, strict=True) if s != 1.0]
-        self._rhs = jax.jit(self.trace_velocity)
+        self._rhs = jax.jit(lambda y, u: self.trace_velocity(y, u))
         self._jvp = jax.jit(lambda y, v: jax.jvp(self.trace_velocity, (y,), (v,))[1])
-        self._jacobian = jax.jit(jax.jacfwd(self.trace_velocity))
-        self._loss = jax.jit(self.trace_loss)
-        self._conserved = jax.jit(self._trace_conserved)
+        self._jacobian = jax.jit(lambda y: jax.jacfwd(self.trace_velocity)(y))
+        self._loss = jax.jit(lambda y: self.trace_loss(y))
+        self._conserved = jax.jit(lambda y: self._trace_conserved(y))
+        self._guards = jax.jit(lambda y: self.trace_guards(y))
+        self._guard_rate = jax.jit(lambda y, v: jax.jvp(self.trace_guards, (y,), (v,))[1])
+        self._sound = False
         self._compiled: dict[Any, Any] = {}
         self._sent: tuple[Any, Any] = (None, None)
 
@@ -137,24 +180,38 @@ class System:
             return jax.jit(function)
 
     def sent(self, y: Vector) -> Any:
-        """`y` as a JAX array; marks and observables of one state share the copy."""
+        """`y` as a JAX array; everything that measures one state shares the copy."""
         kept = self._sent  # one read and one write: another thread may be solving too
         if kept[0] is not y:
             kept = self._sent = (y, jax.device_put(y))
         return kept[1]
 
-    def trace_loss(self, y: Any) -> Any:
+    def trace_guards(self, y: Any) -> Any:
+        """The guards of all gates, flat: a gate is on where its guard is positive."""
+        assert self.gates is not None
+        return self.gates.values(self.layout.unflatten(y), jnp)
+
+    def shares(self, y: Any, u: Any = None) -> tuple[Any, ...]:
+        """What loss and velocity get besides theta: nothing, or the gates as their author wrote."""
+        if self.gates is None:
+            return ()
+        if u is None:
+            u = (self.gates.values(self.layout.unflatten(y), jnp) > 0) * 1.0
+        return (self.gates.unflatten(u),)
+
+    def trace_loss(self, y: Any, u: Any = None) -> Any:
         """L as a traceable function of the flat vector."""
         if self.flow._loss is None:
             raise InputError("loss", f"{self.flow.name} was made from a velocity without a loss")
-        return self.flow._loss(self.layout.unflatten(y))
+        return self.flow._loss(self.layout.unflatten(y), *self.shares(y, u))
 
-    def trace_velocity(self, y: Any) -> Any:
+    def trace_velocity(self, y: Any, u: Any = None) -> Any:
         """theta' as a traceable function of the flat vector."""
         if self.flow._velocity is not None:
-            out = self.layout.join(self.flow._velocity(self.layout.unflatten(y)), "velocity")
+            moved = self.flow._velocity(self.layout.unflatten(y), *self.shares(y, u))
+            out = self.layout.join(moved, "velocity")
         else:
-            out = -jax.grad(self.trace_loss)(y)
+            out = -jax.grad(lambda z: self.trace_loss(z, u))(y)
         return self.trace_metric(out)
 
     def trace_metric(self, out: Any) -> Any:
@@ -164,16 +221,34 @@ class System:
         return out
 
     @float64
-    def rhs(self, y: Vector, out: Vector) -> None:
-        """Write theta'(y) into `out`."""
+    def rhs(self, y: Vector, out: Vector, u: Shares | None = None) -> None:
+        """Write theta'(y), with the shares u, into `out`."""
         if not self.flow.host:
-            out[:] = self._rhs(y)
+            out[:] = self._rhs(y, u)
             return
-        velocity = self.flow._velocity
+        velocity, theta = self.flow._velocity, self.layout.unflatten(y)
         assert velocity is not None
-        velocity(self.layout.unflatten(y), out=self.layout.unflatten(out))
+        more = ()
+        if self.gates is not None:
+            u = (self.gates.values(theta, np) > 0) * 1.0 if u is None else u
+            more = (self.gates.unflatten(u),)
+        velocity(theta, *more, out=self.layout.unflatten(out))
         for block, speed in self.speeds:
             out[block.start : block.stop] *= speed
+
+    @float64
+    def guards(self, y: Vector) -> Float[np.ndarray, "gate"]:
+        """The guards of all gates at `y`."""
+        if self.gates is not None and self.native:
+            return self.gates.values(self.layout.unflatten(y), np)
+        return np.asarray(self._guards(self.sent(y)))
+
+    @float64
+    def guard_rate(self, y: Vector, v: Vector) -> Float[np.ndarray, "gate"]:
+        """How fast the guards move where the state moves by `v`."""
+        if self.native:
+            return guard_rate(self.guards, y, v)
+        return np.asarray(self._guard_rate(y, v))
 
     @float64
     def jvp(self, y: Vector, v: Vector, out: Vector) -> None:
@@ -181,8 +256,8 @@ class System:
         out[:] = self._jvp(y, v)
 
     @float64
-    def jacobian(self, y: Vector) -> np.ndarray:
-        """The dense Jacobian of the velocity: `[moved, by]`."""
+    def jacobian(self, y: Vector) -> Float[np.ndarray, "moved by"]:
+        """The dense Jacobian of the velocity."""
         return np.asarray(self._jacobian(y))
 
     @float64
@@ -201,30 +276,55 @@ class System:
     @float64
     def check(self, y: Vector) -> None:
         """Refuse, in one sentence, a start or a flow that cannot be solved."""
-        bad = [b.name for b in self.layout.blocks if not np.isfinite(y[b.start : b.stop]).all()]
-        if bad:
-            raise InputError(f"start.{bad[0]}", "a NaN or infinite entry; a start is finite")
-        if self.has_loss:
-            try:
-                shape = jax.eval_shape(self.trace_loss, y)
-            except UNTRACEABLE as error:
-                raise InputError(
-                    "loss",
-                    f"not written with jax.numpy, so it cannot be differentiated "
-                    f"({type(error).__name__})",
-                ) from None
-            if getattr(shape, "shape", None) != ():
-                raise InputError(
-                    "loss",
-                    f"returns shape {shown(str(getattr(shape, 'shape', type(shape))))}; "
-                    "a loss returns one number",
-                )
+        self._check_start(y)
+        if not self._sound:
+            self._check_functions(y)
         out = np.empty_like(y)
         self.rhs(y, out)
         bad = [b.name for b in self.layout.blocks if not np.isfinite(out[b.start : b.stop]).all()]
         if bad:
             raise InputError(
                 "flow",
-                f"the velocity of {bad[0]} is NaN or infinite at the start; "
-                "a flow must be finite there",
+                f"the velocity of {bad[0]} is NaN or infinite at the start; a flow must be finite "
+                "there",
             )
+        self._sound = True
+
+    def _check_functions(self, y: Vector) -> None:
+        """Trace loss and velocity once: a sentence for what goes wrong in them."""
+        state = jax.ShapeDtypeStruct((self.size,), np.float64)
+        if self.has_loss and not self._is_number(y):
+            shape = shape_of("loss", self.trace_loss, state, self.layout)
+            if getattr(shape, "shape", None) != ():
+                given = shown(str(getattr(shape, "shape", type(shape))))
+                raise InputError("loss", f"returns shape {given}; a loss returns one number")
+        if not self.flow.host:
+            shape_of("velocity", self.trace_velocity, state, self.layout)
+
+    def _is_number(self, y: Vector) -> bool:
+        """Whether the loss of a small closed form is a number in NumPy: nothing to trace then."""
+        if not self.native:
+            return False
+        theta, gates = self.layout.unflatten(y), self.gates
+        more = () if gates is None else (gates.unflatten((gates.values(theta, np) > 0) * 1.0),)
+        try:
+            value = self.flow._loss(theta, *more)  # type: ignore[misc]
+        except Exception:  # tracing it says what is wrong
+            return False
+        return isinstance(value, float | np.floating | np.ndarray) and np.shape(value) == ()
+
+    def _check_start(self, y: Vector) -> None:
+        bad = [b.name for b in self.layout.blocks if not np.isfinite(y[b.start : b.stop]).all()]
+        if bad:
+            raise InputError(f"start.{bad[0]}", "a NaN or infinite entry; a start is finite")
+        largest = float(np.abs(y).max())
+        if 0 < largest < SMALLEST:
+            raise InputError(
+                "start",
+                f"its largest entry is {largest:.2g}, whose square underflows; at least "
+                f"{SMALLEST:.0e} (or exactly 0)",
+            )
+
+
+SMALLEST = 1e-146
+"""Squares of smaller numbers have lost digits to underflow."""

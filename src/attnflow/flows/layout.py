@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -15,6 +16,9 @@ Params: TypeAlias = Any
 """A pytree of float arrays: a dict, a tuple, an equinox module."""
 
 Vector: TypeAlias = Float[np.ndarray, "size"]
+
+Shares: TypeAlias = Float[np.ndarray, "gate"]
+"""One number in [0, 1] per gate: 0 off, 1 on, between them while it slides."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,12 @@ class Layout:
             y[leaf.start : leaf.stop].reshape(leaf.shape) if isinstance(leaf, Block) else leaf
             for leaf in self._fixed
         ]
+        return jax.tree_util.tree_unflatten(self._tree, leaves)
+
+    def stacked(self, blocks: Sequence[Any]) -> Params:
+        """The tree with one array per block, such as one with a further first axis."""
+        arrays = iter(blocks)
+        leaves = [next(arrays) if isinstance(leaf, Block) else leaf for leaf in self._fixed]
         return jax.tree_util.tree_unflatten(self._tree, leaves)
 
     def join(self, theta: Params, field: str = "theta") -> jax.Array:

@@ -1,4 +1,4 @@
-"""What is measured along a solve: observables and marks, each fused into one compiled function."""
+"""What is measured along a solve: observables and marks, fused into one call per state."""
 
 from __future__ import annotations
 
@@ -9,25 +9,29 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
-from attnflow._errors import InputError
-from attnflow.flows.flow import UNTRACEABLE, System
-from attnflow.flows.layout import Params, Vector
-from attnflow.flows.sinks import Event, Shape
+from attnflow._errors import InputError, shown
+from attnflow.flows.flow import System
+from attnflow.flows.layout import Params, Shares, Vector
+from attnflow.flows.sinks import Shape
+from attnflow.flows.users import shape_of, takes_two
 
-RESERVED = ("time", "step", "state", "speed", "parameter")
-"""Names of columns and axes that every trajectory has."""
+RESERVED = ("time", "step", "state", "speed", "parameter", "gates", "gate", "phase")
+"""Names of columns and axes that a trajectory has of its own."""
 
 
 @dataclass(frozen=True)
 class Observable:
     """A pure measurement of the parameters, with the names of its axes.
 
+    On a flow with gates a function of two arguments gets the gates' shares as the second.
+
     >>> attention = Observable(model.attention, dims=("query", "key"),
     ...                        coords={"query": tokens, "key": tokens}, units="probability")
     """
 
-    measure: Callable[[Params], Any]
+    measure: Callable[..., Any]
     dims: tuple[str, ...] | None = None
     coords: Mapping[str, Any] = field(default_factory=dict)
     units: str = ""
@@ -41,160 +45,223 @@ class Mark:
     `direction` +1 counts only upward crossings, -1 only downward ones, 0 both.
     """
 
-    measure: Callable[[Params], Any]
+    measure: Callable[..., Any]
     level: float = 0.0
     direction: int = 0
 
 
-def shared(measure: Callable[[Params], Any]) -> Callable[[Params], Any]:
-    """`measure`, computed once per row however many observables call it on the same parameters.
+def shared(measure: Callable[..., Any]) -> Callable[..., Any]:
+    """`measure`, computed once per row however many observables call it on the same parameters
+    (and shares).
 
     The compiler does not merge two decompositions of one matrix by itself.
     """
     last: list[Any] = [None, None]
 
-    def once(theta: Params) -> Any:
+    def once(theta: Params, *shares: Any) -> Any:
         if last[0] is not theta:
-            last[:] = [theta, measure(theta)]
+            last[:] = [theta, measure(theta, *shares)]
         return last[1]
 
     return once
 
 
-class Observers:
-    """All observables of a solve as one compiled function of the flat state."""
+class Probes:
+    """All observables, marks and stops of a solve as functions of the flat state (and shares)."""
 
-    def __init__(self, system: System, observe: Mapping[str, Observable | Callable] | None):
-        given = {n: as_observable(o) for n, o in (observe or {}).items()}
-        for name, o in given.items():
-            if name in RESERVED:
-                raise InputError(f"observe.{name}", f"the name is taken; not one of {RESERVED}")
-            if not callable(o.measure):
-                raise InputError(f"observe.{name}", "not a function of the parameters")
-        if system.has_loss and "loss" not in given:
-            loss = system.flow._loss
-            assert loss is not None
-            given = {"loss": Observable(loss, dims=(), label="loss", units="nats"), **given}
-        self.given = given
+    def __init__(
+        self,
+        system: System,
+        y: Vector,
+        observe: Mapping[str, Any] | None,
+        marks: Mapping[str, Any] | None,
+        stops: Mapping[str, Any] | None,
+    ):
         self._system = system
-        layout = system.layout
-
-        def measure(y: Any) -> dict[str, Any]:
-            theta = layout.unflatten(y)
-            return {n: jnp.asarray(o.measure(theta), dtype=float) for n, o in given.items()}
-
-        shapes = _shapes(measure, system, {f"observe.{n}": o.measure for n, o in given.items()})
-        dims: dict[str, tuple[str, ...]] = {}
-        coords: dict[str, np.ndarray] = {}
-        attrs: dict[str, dict[str, str]] = {}
-        sizes: dict[str, int] = {}
-        for name, o in given.items():
-            shape = shapes[name].shape
-            dims[name] = (
-                o.dims if o.dims is not None else tuple(f"{name}_{k}" for k in range(len(shape)))
-            )
-            if len(dims[name]) != len(shape):
-                raise InputError(
-                    f"observe.{name}", f"dims {dims[name]} for a value of shape {shape}; one each"
-                )
-            if len({*dims[name], *given, *RESERVED}) < len(dims[name]) + len({*given, *RESERVED}):
-                raise InputError(
-                    f"observe.{name}",
-                    f"dims {dims[name]}; an axis has its own name, not twice the same, not that of "
-                    f"an observable and not one of {RESERVED}",
-                )
-            for dim, size in zip(dims[name], shape, strict=True):
-                if sizes.setdefault(dim, size) != size:
-                    raise InputError(
-                        f"observe.{name}",
-                        f"dim {dim!r} has size {size} here and {sizes[dim]} elsewhere",
-                    )
-            for dim, values in o.coords.items():
-                coords[dim] = np.asarray(values)
-                if dim not in dims[name] or coords[dim].shape != (sizes[dim],):
-                    raise InputError(
-                        f"observe.{name}",
-                        f"coords of {dim!r} have shape {coords[dim].shape}; the value has "
-                        f"{dict(zip(dims[name], shape, strict=True))}",
-                    )
-            attrs[name] = {k: v for k, v in (("units", o.units), ("long_name", o.label)) if v}
-        self.shape = Shape(dims, coords, attrs)
-        key = ("observe", tuple((n, o.measure) for n, o in given.items()))
-        self._compiled = system.compiled(key, measure)
-
-    def __call__(self, y: Vector) -> dict[str, np.ndarray]:
-        values = self._compiled(self._system.sent(y))
-        return {name: np.asarray(value) for name, value in values.items()}
-
-
-class Marks:
-    """All marks and stops as one compiled function: the signed distances to their levels."""
-
-    def __init__(self, system: System, marks: Mapping[str, Any], stops: Mapping[str, Any]):
-        double = set(marks) & set(stops)
-        if double:
-            raise InputError(f"stops.{double.pop()}", "also a mark; the names must differ")
-        fields = {n: f"marks.{n}" for n in marks} | {n: f"stops.{n}" for n in stops}
-        self._system = system
-        given = {n: as_mark(m, fields[n]) for n, m in {**marks, **stops}.items()}
-        layout = system.layout
-
-        def distance(y: Any) -> dict[str, Any]:
-            theta = layout.unflatten(y)
-            return {
-                n: jnp.ravel(jnp.asarray(m.measure(theta), dtype=float)) - m.level
-                for n, m in given.items()
-            }
-
-        shapes = _shapes(distance, system, {fields[n]: m.measure for n, m in given.items()})
+        rows = _observables(system, observe)
+        crossings = _marks(marks, stops)
+        self._order = list(crossings)
+        functions = {("row", n): o.measure for n, o in rows.items()}
+        functions |= {("mark", n): m.measure for n, (m, _) in crossings.items()}
+        fields = {("row", n): f"observe.{n}" for n in rows}
+        fields |= {
+            ("mark", n): f"{'stops' if s else 'marks'}.{n}" for n, (_, s) in crossings.items()
+        }
+        self._fused = _Fused(system, functions, fields)
+        shapes = self._fused.shapes(y)
+        self.shape = _shape(rows, {n: shapes["row", n] for n in rows}, _taken(system))
         self.names: list[str] = []
         self.index: list[int] = []
-        directions: list[int] = []
-        for name, mark in given.items():
-            count = shapes[name].shape[0]
+        level, direction, stop = [], [], []
+        for name, (mark, ends) in crossings.items():
+            count = int(np.prod(shapes["mark", name], dtype=int))
             self.names += [name] * count
             self.index += list(range(count))
-            directions += [mark.direction] * count
-        self.direction = np.array(directions, dtype=int)
-        self.is_stop = np.array([name in stops for name in self.names], dtype=bool)
-        self._order = list(given)
-        key = ("marks", tuple((n, m.measure, m.level) for n, m in given.items()))
-        self._compiled = system.compiled(key, distance)
+            level += [mark.level] * count
+            direction += [mark.direction] * count
+            stop += [ends] * count
+        self.level = np.array(level, dtype=float)
+        self.direction = np.array(direction, dtype=int)
+        self.is_stop = np.array(stop, dtype=bool)
 
     def __len__(self) -> int:
+        """The number of marks, one per entry of a vector."""
         return len(self.names)
 
-    def __call__(self, y: Vector) -> np.ndarray:
-        values = self._compiled(self._system.sent(y))
-        return np.concatenate([np.asarray(values[name]) for name in self._order])
+    def row(self, y: Vector, u: Shares | None = None) -> dict[str, np.ndarray]:
+        """Every observable at a state."""
+        return {name: v for (_, name), v in self._fused(("row",), y, u).items()}
 
-    def crossed(
-        self, old: np.ndarray, new: np.ndarray, when: Callable[[int], float]
-    ) -> tuple[list[Event], Event | None]:
-        """The events between two states, in order of time, up to the first stop; and that stop.
+    def distances(self, y: Vector, u: Shares | None = None) -> Float[np.ndarray, "mark"]:
+        """The signed distances of all marks to their levels."""
+        return self._distances(self._fused(("mark",), y, u)) if len(self) else np.empty(0)
 
-        A mark that sits exactly on its level has not crossed it; `when(i)` locates crossing i.
-        """
-        hit = (np.sign(old) * np.sign(new) < 0) | ((new == 0) & (old != 0))
-        direction = np.where(old < 0, 1, -1)
-        hit &= (self.direction == 0) | (self.direction == direction)
-        found = [
-            (Event(self.names[i], when(i), int(direction[i]), self.index[i]), self.is_stop[i])
-            for i in np.flatnonzero(hit).tolist()
-        ]
-        stop = min((e for e, ends in found if ends), key=lambda e: e.time, default=None)
-        events = sorted((e for e, _ in found), key=lambda e: (e.time, e.name, e.index))
-        return [e for e in events if stop is None or e.time <= stop.time], stop
+    def both(self, y: Vector, u: Shares | None = None) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Observables and distances in one call."""
+        found = self._fused(("row", "mark"), y, u)
+        rows = {name: v for (kind, name), v in found.items() if kind == "row"}
+        return rows, self._distances(found) if len(self) else np.empty(0)
+
+    def trace_distances(self, y: Any) -> Any:
+        """The distances as a traceable function of the flat state."""
+        found = self._fused.trace(("mark",), y)
+        flat = [jnp.ravel(found["mark", name]) for name in self._order]
+        return jnp.concatenate(flat) - self.level
+
+    def _distances(self, found: Mapping[Any, np.ndarray]) -> np.ndarray:
+        return np.concatenate([np.ravel(found["mark", n]) for n in self._order]) - self.level
 
 
-def as_observable(given: Observable | Callable) -> Observable:
-    return given if isinstance(given, Observable) else Observable(given)
+class _Fused:
+    """Named functions of (theta, shares): in NumPy where they are NumPy's, else compiled once."""
+
+    def __init__(
+        self,
+        system: System,
+        functions: Mapping[tuple[str, str], Callable[..., Any]],
+        fields: Mapping[tuple[str, str], str],
+    ):
+        self._system, self._functions, self._fields = system, dict(functions), fields
+        gated = system.gates is not None
+        self._two = {key: gated and takes_two(f) for key, f in functions.items()}
+        self._here: set[Any] = set()
+
+    def shapes(self, y: Vector) -> dict[Any, tuple[int, ...]]:
+        """The shape of every value; also finds out which functions stay in NumPy."""
+        found: dict[Any, tuple[int, ...]] = {}
+        state = jax.ShapeDtypeStruct((self._system.size,), np.float64)
+        for key, function in self._functions.items():
+            if not callable(function):
+                raise InputError(
+                    self._fields[key], f"{shown(function)}; a function of the parameters"
+                )
+            value = self._native(key, y)
+            if isinstance(value, np.ndarray | np.generic | float | int):
+                self._here.add(key)
+                found[key] = np.shape(value)
+                continue
+            shape = shape_of(
+                self._fields[key],
+                lambda z, key=key: self._traced(key, z, None),
+                state,
+                self._system.layout,
+            )
+            if not hasattr(shape, "shape"):
+                raise InputError(self._fields[key], f"returns {shown(shape)}; an array or a number")
+            found[key] = shape.shape
+        return found
+
+    def __call__(
+        self, kinds: tuple[str, ...], y: Vector, u: Shares | None
+    ) -> dict[Any, np.ndarray]:
+        wanted = [key for key in self._functions if key[0] in kinds]
+        here = [key for key in wanted if key in self._here]
+        there = [key for key in wanted if key not in self._here]
+        found = {}
+        if here:
+            theta = self._system.layout.unflatten(y)
+            shares = self._shares(theta, u, np)
+            found = {k: np.asarray(self._call(k, theta, shares), dtype=float) for k in here}
+        if there:
+            name = ("probes", tuple((k, self._functions[k]) for k in there))
+            compiled = self._system.compiled(name, lambda y, u: self._trace(there, y, u))
+            values = compiled(self._system.sent(y), u)
+            found |= {key: np.asarray(v) for key, v in zip(there, values, strict=True)}
+        return found
+
+    def trace(self, kinds: tuple[str, ...], y: Any) -> dict[Any, Any]:
+        wanted = [key for key in self._functions if key[0] in kinds]
+        return dict(zip(wanted, self._trace(wanted, y, None), strict=True))
+
+    def _trace(self, keys: list[Any], y: Any, u: Any) -> tuple[Any, ...]:
+        theta = self._system.layout.unflatten(y)
+        shares = self._shares(theta, u, jnp)
+        return tuple(jnp.asarray(self._call(k, theta, shares), dtype=float) for k in keys)
+
+    def _traced(self, key: Any, y: Any, u: Any) -> Any:
+        theta = self._system.layout.unflatten(y)
+        return jnp.asarray(self._call(key, theta, self._shares(theta, u, jnp)), dtype=float)
+
+    def _native(self, key: Any, y: Vector) -> Any:
+        """The value in NumPy, for systems so small that nothing should be compiled."""
+        if not self._system.native:
+            return None
+        theta = self._system.layout.unflatten(y)
+        try:
+            return self._call(key, theta, self._shares(theta, None, np))
+        except Exception:  # written for JAX alone; tracing it says what is wrong
+            return None
+
+    def _call(self, key: Any, theta: Params, shares: tuple[Any, ...]) -> Any:
+        function = self._functions[key]
+        return function(theta, *shares) if self._two[key] else function(theta)
+
+    def _shares(self, theta: Params, u: Any, xp: Any) -> tuple[Any, ...]:
+        gates = self._system.gates
+        if gates is None:
+            return ()
+        u = (gates.values(theta, xp) > 0) * 1.0 if u is None else u
+        return (gates.unflatten(u),)
+
+
+def _mapping(field: str, given: Any) -> dict[str, Any]:
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise InputError(
+            field, f"{shown(given)}; names with functions, {field}={{'norm': lambda theta: ...}}"
+        )
+    return dict(given)
+
+
+def _observables(system: System, observe: Mapping[str, Any] | None) -> dict[str, Observable]:
+    given = {
+        n: o if isinstance(o, Observable) else Observable(o)
+        for n, o in _mapping("observe", observe).items()
+    }
+    for name in given:
+        if name in (taken := _taken(system)):
+            raise InputError(f"observe.{name}", f"the name is taken; not one of {taken}")
+    if system.has_loss and "loss" not in given:
+        loss = system.flow._loss
+        assert loss is not None
+        given = {"loss": Observable(loss, dims=(), label="loss"), **given}
+    return given
+
+
+def _marks(marks: Any, stops: Any) -> dict[str, tuple[Mark, bool]]:
+    marks, stops = _mapping("marks", marks), _mapping("stops", stops)
+    for name in set(marks) & set(stops):
+        raise InputError(f"stops.{name}", "also a mark; the names must differ")
+    found = {n: (as_mark(m, f"marks.{n}"), False) for n, m in marks.items()}
+    return found | {n: (as_mark(m, f"stops.{n}"), True) for n, m in stops.items()}
 
 
 def as_mark(given: Any, field_name: str) -> Mark:
+    """A function as a mark at level 0; a sentence for what is none."""
     mark = given if isinstance(given, Mark) else Mark(given)
     if not callable(mark.measure):
-        raise InputError(field_name, "not a function of the parameters")
+        raise InputError(field_name, f"{shown(mark.measure)}; a function of the parameters")
     if mark.direction not in (-1, 0, 1):
         raise InputError(f"{field_name}.direction", f"{mark.direction}; one of -1, 0, 1")
     if not (isinstance(mark.level, int | float | np.number) and np.isfinite(mark.level)):
@@ -202,19 +269,48 @@ def as_mark(given: Any, field_name: str) -> Mark:
     return mark
 
 
-def _shapes(function: Callable, system: System, measures: Mapping[str, Callable]) -> Any:
-    """The output shapes, or the sentence that says which measurement cannot be compiled."""
-    y = jax.ShapeDtypeStruct((system.size,), np.float64)
-    try:
-        return jax.eval_shape(function, y)
-    except UNTRACEABLE:
-        for field_name, measure in measures.items():
-            try:
-                jax.eval_shape(lambda y, f=measure: f(system.layout.unflatten(y)), y)
-            except UNTRACEABLE as error:
+def _taken(system: System) -> tuple[str, ...]:
+    """The names of a trajectory's own columns; those of gates only where the flow has some."""
+    gated = system.gates is not None
+    return tuple(name for name in RESERVED if gated or not name.startswith("gate"))
+
+
+def _shape(
+    rows: Mapping[str, Observable], shapes: Mapping[str, tuple[int, ...]], reserved: tuple[str, ...]
+) -> Shape:
+    """The axes of all observables, checked against each other."""
+    dims: dict[str, tuple[str, ...]] = {}
+    coords: dict[str, np.ndarray] = {}
+    attrs: dict[str, dict[str, str]] = {}
+    sizes: dict[str, int] = {}
+    for name, o in rows.items():
+        shape = shapes[name]
+        axes = o.dims if o.dims is not None else tuple(f"{name}_{k}" for k in range(len(shape)))
+        if len(axes) != len(shape):
+            raise InputError(
+                f"observe.{name}", f"dims {axes} for a value of shape {shape}; one each"
+            )
+        taken = {*rows, *reserved}
+        if len({*axes, *taken}) < len(axes) + len(taken):
+            raise InputError(
+                f"observe.{name}",
+                f"dims {axes}; an axis has its own name, not twice the same, not that of an "
+                f"observable and not one of {reserved}",
+            )
+        for dim, size in zip(axes, shape, strict=True):
+            if sizes.setdefault(dim, size) != size:
                 raise InputError(
-                    field_name,
-                    f"not written with jax.numpy, so it cannot be compiled "
-                    f"({type(error).__name__})",
-                ) from None
-        raise
+                    f"observe.{name}",
+                    f"dim {dim!r} has size {size} here and {sizes[dim]} elsewhere",
+                )
+        for dim, values in o.coords.items():
+            coords[dim] = np.asarray(values)
+            if dim not in axes or coords[dim].shape != (sizes[dim],):
+                raise InputError(
+                    f"observe.{name}",
+                    f"coords of {dim!r} have shape {coords[dim].shape}; the value has "
+                    f"{dict(zip(axes, shape, strict=True))}",
+                )
+        dims[name] = axes
+        attrs[name] = {k: v for k, v in (("units", o.units), ("long_name", o.label)) if v}
+    return Shape(dims, coords, attrs)

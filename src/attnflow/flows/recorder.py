@@ -5,62 +5,136 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from attnflow._errors import InputError
 from attnflow.flows.flow import System
-from attnflow.flows.layout import Vector
-from attnflow.flows.probes import Observers
-from attnflow.flows.sinks import Checkpoint, Event, Segment, Shape, Sink
+from attnflow.flows.layout import Params, Shares, Vector
+from attnflow.flows.options import Limits, Store
+from attnflow.flows.phases import Phase, freeze
+from attnflow.flows.probes import Probes
+from attnflow.flows.sinks import Checkpoint, Event, MemorySink, Segment, Shape, Sink
 from attnflow.flows.solution import Status
 
 FLUSH_ROWS = 256
 FLUSH_SECONDS = 2.0
 
 
+@dataclass(frozen=True)
+class Leg:
+    """A phase, bound to its start: the system that is solved and what is measured on it."""
+
+    index: int
+    phase: Phase
+    flow: Any
+    system: System
+    probes: Probes
+
+    @property
+    def field(self) -> str:
+        return f"phases.{self.phase.name}" if self.phase.name else "flow"
+
+
+def legs_of(
+    phases: Sequence[Phase],
+    start: Params,
+    observe: Mapping[str, Any] | None,
+    marks: Mapping[str, Any] | None,
+    stops: Mapping[str, Any] | None,
+) -> list[Leg]:
+    """Every phase with its system and probes, checked before any work."""
+    legs = []
+    for i, phase in enumerate(phases):
+        flow = freeze(phase.flow, tuple(phase.frozen))
+        system = flow.bind(start)
+        y = system.layout.flatten(start)
+        system.check(y)
+        ends = dict(stops or {})
+        if phase.stop is not None:
+            ends[phase.name] = phase.stop
+        legs.append(Leg(i, phase, flow, system, Probes(system, y, observe, marks, ends)))
+    first = legs[0]
+    for leg in legs:
+        gates = [() if x.system.gates is None else x.system.gates.names for x in (first, leg)]
+        if leg.probes.shape.dims != first.probes.shape.dims or gates[0] != gates[1]:
+            raise InputError(leg.field, "other observables or gates than the first phase")
+    return legs
+
+
 class Recorder:
     """Measures states into rows and hands them to the sink in segments."""
 
-    def __init__(self, system: System, observers: Observers, sink: Sink, keep_states: bool):
-        self._system = system
-        self._observers = observers
-        self._sink = sink
-        self._keep_states = keep_states
-        self._speed = np.empty(system.size)
+    KEPT = 5_000_000
+    """Numbers of states kept in memory, for whoever asks for them again."""
+
+    def __init__(self, legs: Sequence[Leg], store: Store):
+        self._sink: Sink = MemorySink() if store.sink is None else store.sink
+        self.resumable = store.sink is not None
+        self._column, self._many = store.states, len(legs) > 1
         self._rows: list[dict[str, Any]] = []
         self._events: list[Event] = []
         self._flushed = time.monotonic()
+        self.kept: list[tuple[float, Vector]] | None = []
+        """Time and state of every row; None where they are too many, or rows were resumed."""
         self.last_time: float | None = None
         """The time of the last row."""
-        self.shape = self._full_shape()
+        self.shape = self._full_shape(legs)
 
-    def _full_shape(self) -> Shape:
-        shape = self._observers.shape
+    def _full_shape(self, legs: Sequence[Leg]) -> Shape:
+        shape, gates = legs[0].probes.shape, legs[0].system.gates
         dims = {**shape.dims, "speed": ()}
         attrs = {**shape.attrs, "speed": {"long_name": "norm of the velocity"}}
-        if self._keep_states:
+        coords = dict(shape.coords)
+        if gates is not None:
+            dims["gates"], coords["gate"] = ("gate",), np.array(gates.names)
+            attrs["gates"] = {"long_name": "share of each gate"}
+        if self._many:
+            dims["phase"] = ()
+            attrs["phase"] = {"long_name": "phase", "names": [leg.phase.name for leg in legs]}
+        if self._column:
             dims["state"] = ("parameter",)
-        return Shape(dims, shape.coords, attrs)
+        return Shape(dims, coords, attrs)
 
     def begin(self) -> Checkpoint | None:
-        return self._sink.begin(self.shape)
+        resumed = self._sink.begin(self.shape)
+        if resumed is not None:
+            self.last_time, self.kept = resumed.time, None
+        return resumed
 
-    def row(self, t: float, step: int, y: Vector) -> None:
-        """Observe one state."""
-        # The velocity's norm comes from the engine's own right-hand side: for a closed form that
-        # is several times cheaper than a compiled one. It is not counted as work of the solve.
-        self._system.rhs(y, self._speed)
-        row = {"time": t, "step": step, "speed": np.sqrt(squared_norm(self._speed))}
-        row |= self._observers(y)
-        if self._keep_states:
+    def row(
+        self,
+        leg: Leg,
+        t: float,
+        step: int,
+        y: Vector,
+        u: Shares | None,
+        measured: Any,
+        speed: float,
+    ) -> None:
+        """Keep one measured state."""
+        row = {"time": t, "step": step, "speed": speed, **measured}
+        if u is not None:
+            row["gates"] = np.array(u)
+        if self._many:
+            row["phase"] = float(leg.index)
+        if self._column:
             row["state"] = np.array(y)
         self._rows.append(row)
+        self._keep(t, y)
         self.last_time = t
         if len(self._rows) >= FLUSH_ROWS or time.monotonic() - self._flushed > FLUSH_SECONDS:
             self.flush()
+
+    def _keep(self, t: float, y: Vector) -> None:
+        if self.kept is not None:
+            self.kept.append((t, np.array(y)))
+            if len(self.kept) * len(y) > self.KEPT:
+                self.kept = None
 
     def event(self, event: Event) -> None:
         self._events.append(event)
@@ -111,11 +185,8 @@ class Drift:
 
     @property
     def each(self) -> dict[str, float]:
-        return {n: moved / max(self._norm2, 1e-300) for n, moved in self._moved.items()}
-
-    @property
-    def worst(self) -> float:
-        return max(self.each.values(), default=float("nan"))
+        floor = np.finfo(float).tiny
+        return {n: moved / max(self._norm2, floor) for n, moved in self._moved.items()}
 
     def save(self) -> tuple[dict[str, np.ndarray], dict[str, float]]:
         arrays = {f"conserved.{n}": value for n, value in self._reference.items()}
@@ -129,7 +200,7 @@ class Drift:
         self._norm2 = float(checkpoint.scalars["norm2"])
 
 
-class Limits:
+class Bounds:
     """What can end a solve from outside: steps, wall time, Ctrl-C, a stall, a blow-up."""
 
     STALL_WINDOW = 1000
@@ -141,27 +212,19 @@ class Limits:
     t = 100 of 1e9.
     """
 
-    def __init__(
-        self,
-        max_steps: int,
-        max_seconds: float | None,
-        until: float,
-        interrupt: Any,
-        stalls: bool = True,
-    ):
+    def __init__(self, limits: Limits, interrupt: Any, steps: int, stalls: bool = True):
         self._stalls = stalls  # steps of a fixed length cannot stall
-        self._max_steps = max_steps
-        self._deadline = None if max_seconds is None else time.monotonic() + max_seconds
-        self._max_seconds = max_seconds
-        self._until = until
+        self._max_steps = steps if limits.steps is None else limits.steps
+        self._max_seconds = limits.seconds
+        self._deadline = None if limits.seconds is None else time.monotonic() + limits.seconds
         self._interrupt = interrupt
         self._window = (0, 0.0)
 
-    def reached(self, step: int, t: float, y: Vector) -> tuple[Status, str] | None:
+    def reached(self, step: int, t: float, y: Vector, until: float) -> tuple[Status, str] | None:
         """The status and sentence of the limit that was reached, if one was."""
         if not np.isfinite(y.sum()):
             return Status.DIVERGED, f"the state is no longer finite at t = {t:.6g}."
-        if t >= self._until:
+        if t >= until:
             return None
         if self._interrupt.is_set():
             return Status.INTERRUPTED, f"interrupted at t = {t:.6g}."
@@ -174,8 +237,8 @@ class Limits:
             pace = (t - since) / (step - first)
             self._window = (step, t)
             collapsed = t - since < self.STALL_ADVANCE * t
-            vanishing = pace < np.finfo(float).eps * self._until
-            if (collapsed or vanishing) and self._until - t > self.STALL_STEPS * pace:
+            vanishing = pace < np.finfo(float).eps * until
+            if (collapsed or vanishing) and until - t > self.STALL_STEPS * pace:
                 return Status.STALLED, (
                     f"stalled at t = {t:.6g}: the last {step - first:,} steps advanced by "
                     f"{pace:.1e} each (the velocity may be discontinuous there)."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,3 +63,22 @@ def times_of(save: Schedule, until: float) -> np.ndarray | None:
             "save", f"times from {times[0]:g} to {times[-1]:g}; they lie within 0 and {until:g}"
         )
     return times
+
+
+def outputs_of(
+    save: Schedule, lengths: Sequence[float]
+) -> Callable[[int, float], np.ndarray | None]:
+    """The output times of phase i that begins at t, on the common clock; None for `Every`.
+
+    Equally spaced times are those of each phase; a list is of the whole schedule.
+    """
+    if isinstance(save, Every | Linear | Log):
+        local = [times_of(save, length) for length in lengths]
+
+        def of_phase(index: int, begins: float) -> np.ndarray | None:
+            times = local[index]
+            return None if times is None else times + begins
+
+        return of_phase
+    times = times_of(save, float(sum(lengths)))
+    return lambda index, begins: times

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import enum
 import html
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jaxtyping import Float
 
 from attnflow._errors import InputError
+from attnflow.flows.gates import Mode
 from attnflow.flows.layout import Params
 from attnflow.flows.sinks import Event
 
@@ -28,12 +30,22 @@ class Status(enum.StrEnum):
     TIME_LIMIT = "time-limit"
     STALLED = "stalled"
     DIVERGED = "diverged"
+    DRIFTED = "drifted"
     FAILED = "failed"
 
     @property
     def complete(self) -> bool:
         """Whether the solve reached its end or a stop, so that there is nothing to resume."""
-        return self in (Status.DONE, Status.STOPPED)
+        return self in (Status.DONE, Status.STOPPED, Status.DRIFTED)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A phase of a schedule, as it was solved."""
+
+    name: str
+    begins: float
+    ends: float
 
 
 @dataclass(frozen=True)
@@ -48,62 +60,95 @@ class Solution:
     """Every mark and stop that was crossed, in order of time."""
     work: Mapping[str, float]
     """`rhs`, `jvp`, `steps`, `restarts`, `seconds`: counted in our own callbacks."""
-    drift: float
-    """max over time and conserved quantities of |C(t) - C(0)| over the largest squared norm."""
     drifts: Mapping[str, float]
+    """max over time of |C(t) - C(0)| over the largest squared norm of a block, for each."""
     rtol: float
     atol: float
     solver: Mapping[str, str]
     final: Params
     start: Params
     flow: Any = field(repr=False, default=None)
+    """The flow, or the list of phases."""
+    modes: tuple[Mode, ...] = ()
+    """Of a flow with gates: the stretches with one smooth field, in order."""
+    phases: tuple[Part, ...] = ()
     cross_check: Mapping[str, float] | None = None
     """Largest difference to the second engine, in units of the tolerance."""
     resumable: bool = False
-    _options: Mapping[str, Any] = field(repr=False, default_factory=dict)
+    _again: Mapping[str, Any] = field(repr=False, default_factory=dict)
+    _kept: tuple[list[float], np.ndarray] | None = field(repr=False, default=None)
 
     @property
     def time(self) -> float:
         """Where it ended."""
         return float(self.trajectory["time"].values[-1])
 
+    @property
+    def drift(self) -> float:
+        """The largest of `drifts`; NaN where nothing conserved was declared."""
+        return max(self.drifts.values(), default=float("nan"))
+
+    @property
+    def sliding(self) -> tuple[Mode, ...]:
+        """The stretches on a surface."""
+        return tuple(mode for mode in self.modes if mode.sliding)
+
     def first(self, name: str, default: float = float("nan")) -> float:
-        """The time of the first crossing of a mark."""
+        """The time of the first crossing of a mark, switch of a gate, or end of a phase."""
         return next((e.time for e in self.events if e.name == name), default)
 
     def at(self, time: float) -> Params:
-        """The parameters at a time.
+        """The parameters at a time."""
+        return self._layout.numpy(self._flat(np.array([float(time)]))[0])
 
-        From the kept states when `time` is one of the output times of a solve with
-        `keep_states=True`; else the flow is solved again up to there with the same options.
+    def states(self, times: Any = None) -> Params:
+        """The parameters at times (default: those of the rows), stacked along a first axis.
+
+        States of rows are remembered while they are few; others are solved for again with the
+        same options, and a discrete run gives those of the nearest step.
         """
-        if not 0 <= time <= self.time:
-            raise InputError("time", f"{time:g}; the solve spans 0 to {self.time:g}")
-        if "state" in self.trajectory:
-            times = self.trajectory["time"].values
-            i = int(np.argmin(np.abs(times - time)))
-            if times[i] == time:
-                layout = self.flow.bind(self.start).layout
-                return layout.numpy(self.trajectory["state"].values[i])
-        if time == 0:
-            return self.start
-        if time == self.time:
-            return self.final
-        if "engine" not in self._options:
-            raise InputError("time", f"{time:g} was not saved; discrete runs need keep_states=True")
-        from attnflow.flows.driver import integrate
-
-        again = integrate(
-            self.flow,
-            self.start,
-            until=self.time,
-            save=[0.0, time],
-            keep_states=True,
-            stops={},
-            progress=False,
-            **self._options,
+        wanted = self.trajectory["time"].values if times is None else np.asarray(times, float)
+        flat, layout = self._flat(wanted), self._layout
+        return layout.stacked(
+            [flat[:, b.start : b.stop].reshape(-1, *b.shape) for b in layout.blocks]
         )
-        return again.at(time)
+
+    def _flat(self, wanted: np.ndarray) -> Float[np.ndarray, "time size"]:
+        outside = wanted[~((wanted >= 0) & (wanted <= self.time))]
+        if len(outside):
+            raise InputError("times", f"{outside[0]:g}; the solve spans 0 to {self.time:g}")
+        known = self._known()
+        if not set(wanted.tolist()) <= set(known):
+            inner = np.unique(wanted[wanted > 0])
+            solved = self.again(save=inner, store=replace(self._again["store"], states=True))
+            found, rows = solved.trajectory["time"].values, solved.trajectory["state"].values
+            nearest = np.abs(found[None, :] - inner[:, None]).argmin(axis=1)
+            known |= dict(zip(inner.tolist(), rows[nearest], strict=True))
+        return np.array([known[t] for t in wanted.tolist()]).reshape(len(wanted), -1)
+
+    def again(self, **options: Any) -> Solution:
+        """The same solve once more, with some options changed."""
+        if not self._again:
+            raise InputError("solution", "was not made by integrate or descend in this process")
+        given = {**self._again, "progress": False, **options}
+        if given["until"] is not None:  # a schedule has its times in its phases
+            given["until"] = self.time
+        return given.pop("solve")(given.pop("flow"), self.start, given.pop("until"), **given)
+
+    @property
+    def _layout(self) -> Any:
+        first = self.flow[0].flow if isinstance(self.flow, Sequence) else self.flow
+        return first.bind(self.start).layout
+
+    def _known(self) -> dict[float, np.ndarray]:
+        layout = self._layout
+        known = {0.0: layout.flatten(self.start)}
+        if "state" in self.trajectory:
+            rows = self.trajectory["state"].values
+            known |= dict(zip(self.trajectory["time"].values.tolist(), rows, strict=True))
+        elif self._kept is not None:
+            known |= dict(zip(*self._kept, strict=True))
+        return known | {self.time: layout.flatten(self.final)}
 
     def __repr__(self) -> str:
         rows = self.trajectory.sizes["time"]
@@ -112,14 +157,18 @@ class Solution:
             f"{', '.join(map(str, self.trajectory.data_vars))}; "
             f"rhs {self.work['rhs']:,.0f}, jvp {self.work['jvp']:,.0f}, "
             f"steps {self.work['steps']:,.0f}, {self.work['seconds']:.2f} s, "
-            f"drift {self.drift:.1e}, rtol {self.rtol:g})"
+            f"{self.drift_words}, rtol {self.rtol:g})"
         )
+
+    @property
+    def drift_words(self) -> str:
+        return f"drift {self.drift:.1e}" if self.drifts else "nothing conserved was declared"
 
     def _repr_html_(self) -> str:
         facts = {
             "status": f"{self.status}: {self.sentence}",
             "work": ", ".join(f"{k} {v:,.6g}" for k, v in self.work.items()),
-            "drift": f"{self.drift:.2e}" if self.drifts else "nothing conserved was declared",
+            "conserved": self.drift_words,
             "tolerance": f"rtol {self.rtol:g}, atol {self.atol:.3g}",
             "solver": ", ".join(f"{k} {v}" for k, v in self.solver.items() if v),
         }
@@ -163,7 +212,7 @@ class Solution:
         )
 
 
-def with_cross_check(solution: Solution, other: Solution) -> Solution:
+def cross_checked(solution: Solution, other: Solution) -> Solution:
     """The solution with its distance to a second engine's, in units of the tolerance."""
     units: dict[str, float] = {}
     for name, values in solution.trajectory.data_vars.items():
@@ -173,7 +222,7 @@ def with_cross_check(solution: Solution, other: Solution) -> Solution:
         n = min(len(a), len(b))
         scale = solution.rtol * np.max(np.abs(a[:n])) + solution.atol
         units[str(name)] = float(np.max(np.abs(a[:n] - b[:n])) / scale)
-    layout = solution.flow.bind(solution.start).layout
+    layout = solution._layout
     y, z = layout.flatten(solution.final), layout.flatten(other.final)
     weights = solution.rtol * np.abs(y) + solution.atol
     units["final state"] = float(np.sqrt(np.mean(((y - z) / weights) ** 2)))

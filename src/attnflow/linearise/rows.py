@@ -16,6 +16,7 @@ from jaxtyping import Float
 from attnflow.flows.driver import integrate
 from attnflow.flows.flow import FlowLike, System
 from attnflow.flows.layout import Params, Vector
+from attnflow.flows.options import Limits, Solver, Store
 from attnflow.flows.schedule import Every
 from attnflow.flows.solution import Status
 from attnflow.observe.stages import Plateau
@@ -126,13 +127,12 @@ def with_states(
         start,
         until=min(float(data["time"].values[-1]), BEYOND * float(data["time"].values[upto])),
         save=Every(1),
-        keep_states=True,
         rtol=rtol,
-        engine=engine,
         # What `auto` chooses depends on `until`, and Adams may take a million steps.
-        method="bdf" if engine == "cvode" else "auto",
+        solver=Solver(engine, "bdf" if engine == "cvode" else "auto"),
+        store=Store(states=True),
         # Right after a late escape the time left may be 1e6 times what is of interest.
-        max_steps=4 * steps + 1000,
+        limits=Limits(steps=4 * steps + 1000),
         progress=False,
     )
     if again.status is Status.INTERRUPTED:

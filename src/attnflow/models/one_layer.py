@@ -120,7 +120,7 @@ def move(
 ) -> OneLayerAttention:
     """Minus the gradient in the four matrices, from `gradients(M, Phi) = (dL/dM, dL/dPhi)`.
 
-    Eq. (4) whatever the data are: they enter only through the two token-level gradients.
+    Eq. (4) holds for any data, which enter only through these two token-level gradients.
     """
     W0, W1, WQ, WK = theta.W0, theta.W1, theta.WQ, theta.WK
     queries, keys = W0 @ WQ, W0 @ WK
@@ -149,9 +149,9 @@ CONSERVED = {
 
 @functools.lru_cache(maxsize=64)
 def population_flow(chain: MarkovChain) -> Flow:
-    """The gradient flow of the population loss in closed form, with what it conserves.
+    """The gradient flow of the population loss in closed form, with its conserved quantities.
 
-    Equal chains share one flow, and with it the compiled functions.
+    Equal chains share one flow and its compiled functions.
     """
     return Flow(
         lambda theta: population_loss(theta, chain),
@@ -173,7 +173,7 @@ def sequence_loss(theta: OneLayerAttention, tokens: Any) -> Float[AnyArray, ""]:
 
 
 def observables(chain: MarkovChain) -> dict[str, Observable]:
-    """What one looks at on this flow; `token`, `query`, `key` axes carry token numbers."""
+    """The measurements of a run; `token`, `query` and `key` axes carry token numbers."""
     from attnflow.observe import entropy_rank, singular_values
     from attnflow.observe.spectral import share_of_top
 

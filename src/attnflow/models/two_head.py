@@ -9,6 +9,7 @@ scores `WK^T WQ`, and the coordinates are those of `tasks.mixture`: `c_k`, then 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
@@ -20,7 +21,6 @@ from jaxtyping import Array, Float
 
 from attnflow._errors import InputError, nearest, positive, shown, whole
 from attnflow.flows.flow import Flow
-from attnflow.flows.gates import GatedFlow
 from attnflow.tasks.mixture import MixturePopulation
 
 AnyArray: TypeAlias = Array | np.ndarray
@@ -80,10 +80,11 @@ class TwoHeadClassifier(eqx.Module):
 @final
 @dataclass(frozen=True, eq=False)
 class Tables:
-    """Where each token finds its neuron value and each pair of tokens its score.
+    """For each token the place of its neuron value in `w`, for each pair that of its score in `S`.
 
-    The forward map and its gradient for any list of numbers `w` and `S` that the heads share or
-    not: the full model has one per coordinate, the symmetric reduction one per orbit.
+    With these places the forward map and its gradient are the same code for the full model (one
+    number per coordinate) and for the symmetric reduction (one number per orbit).
+    `w` and `S` may have leading axes, for many states at once.
     """
 
     value_at: np.ndarray  # head sample position
@@ -96,36 +97,36 @@ class Tables:
     agreement: np.ndarray
 
     def attention(self, S: Any) -> Any:
-        """p[head, sample, key, query]: what each query gives to each key, softmax over keys."""
+        """p[head, sample, key, query]: the attention of each query, a softmax over keys."""
         xp = namespace(S)
-        z = S.reshape(-1)[self.score_at] * self.score_sign
-        e = xp.exp(z - z.max(axis=2, keepdims=True))
-        return e / e.sum(axis=2, keepdims=True)
+        z = _flat(S, self.sizes[1])[..., self.score_at] * self.score_sign
+        e = xp.exp(z - z.max(axis=-2, keepdims=True))
+        return e / e.sum(axis=-2, keepdims=True)
 
     def gate_values(self, w: Any, S: Any, bias: float) -> Any:
         """H + b of each head and sample: the gate is on where it is positive."""
-        values = w.reshape(-1)[self.value_at] * self.value_sign
-        return (self.attention(S) * values[..., None]).sum(axis=(2, 3)) + bias
+        values = _flat(w, self.sizes[0])[..., self.value_at] * self.value_sign
+        return (self.attention(S) * values[..., None]).sum(axis=(-2, -1)) + bias
 
     def predictions(self, w: Any, S: Any, bias: float, gates: Any = None) -> Any:
-        """f of each sample; `gates` in place of the actual ones where given."""
+        """f of each sample; `gates`, where given, replace the actual ones."""
         H = self.gate_values(w, S, bias)
         on = (H > 0) if gates is None else gates
-        return (SIGNS * (on * H)).sum(axis=0)
+        return (SIGNS * (on * H)).sum(axis=-2)
 
-    def sample_losses(self, w: Any, S: Any, bias: float) -> Any:
+    def sample_losses(self, w: Any, S: Any, bias: float, gates: Any = None) -> Any:
         """log(1 + exp(-y f))."""
-        return namespace(w).logaddexp(0.0, -self.label * self.predictions(w, S, bias))
+        return namespace(w).logaddexp(0.0, -self.label * self.predictions(w, S, bias, gates))
 
-    def loss(self, w: Any, S: Any, bias: float) -> Any:
+    def loss(self, w: Any, S: Any, bias: float, gates: Any = None) -> Any:
         """The expectation over the weighted samples."""
-        return (self.weight * self.sample_losses(w, S, bias)).sum()
+        return (self.weight * self.sample_losses(w, S, bias, gates)).sum(axis=-1)
 
     def group_losses(self, w: Any, S: Any, bias: float) -> Any:
         """The mean loss given d, for each value of d in increasing order."""
         is_d = self.agreement == np.unique(self.agreement)[:, None]
         share = is_d * self.weight
-        return (share / share.sum(axis=1, keepdims=True)) @ self.sample_losses(w, S, bias)
+        return self.sample_losses(w, S, bias) @ (share / share.sum(axis=1, keepdims=True)).T
 
     def forces(self, w: Any, S: Any, bias: float, gates: Any = None) -> tuple[Any, Any]:
         """`-dL/dw` and `M = -dL/dS`, flat (Appendix B.1 with the attention of each head's own).
@@ -134,16 +135,16 @@ class Tables:
         `a_n = +- q_n y_n g(y_n f_n) gate_n`. `gates` replaces `1[H + b > 0]` where given.
         """
         xp = namespace(w)
-        values = w.reshape(-1)[self.value_at] * self.value_sign
+        values = _flat(w, self.sizes[0])[..., self.value_at] * self.value_sign
         p = self.attention(S)
-        attended = (p * values[..., None]).sum(axis=2)
-        H = attended.sum(axis=2) + bias
+        attended = (p * values[..., None]).sum(axis=-2)
+        H = attended.sum(axis=-1) + bias
         on = (H > 0) * 1.0 if gates is None else gates
-        f = on[0] * H[0] - on[1] * H[1]
+        f = (SIGNS * (on * H)).sum(axis=-2, keepdims=True)
         g = xp.exp(-xp.logaddexp(0.0, self.label * f))
         a = SIGNS * on * (self.weight * self.label * g)
-        dw = a[..., None] * p.sum(axis=3) * self.value_sign
-        spread = values[..., None] - attended[:, :, None, :]
+        dw = a[..., None] * p.sum(axis=-1) * self.value_sign
+        spread = values[..., None] - attended[..., None, :]
         M = a[..., None, None] * p * spread * self.score_sign
         return collect(self.value_at, dw, self.sizes[0]), collect(self.score_at, M, self.sizes[1])
 
@@ -197,33 +198,21 @@ def balance(theta: TwoHeadClassifier) -> Any:
 
 @functools.lru_cache(maxsize=64)
 def weight_flow(population: MixturePopulation, frozen: tuple[str, ...] = ()) -> Flow:
-    """The gradient flow of the weights on a population, in closed form.
+    """The gradient flow of the weights on a population, in closed form, with its ReLU gates.
 
     `frozen` names parts that stand still: `("attention",)` is stage 1 and 3 of Algorithm 1,
     `("neurons",)` stage 2 (on `population.restricted(agreement=-1)`) and Appendix A.2.
     """
     t = tables(population)
     return Flow(
-        lambda theta: t.loss(theta.w, theta.scores, theta.bias),
-        velocity=lambda theta, out=None: velocity(theta, population, out),
+        lambda theta, on: t.loss(theta.w, theta.scores, theta.bias, on),
+        velocity=lambda theta, on, out=None: velocity(theta, population, out, on),
+        gates=lambda theta: t.gate_values(theta.w, theta.scores, theta.bias),
+        gate_names=gate_names(population),
         rates={block: 0.0 for part in checked_parts(frozen) for block in PARTS[part]},
         conserved={} if "attention" in frozen else {"key-query balance": balance},
         host=True,
         name="two-head classifier, weights",
-    )
-
-
-@functools.lru_cache(maxsize=64)
-def gated_weight_flow(population: MixturePopulation, frozen: tuple[str, ...] = ()) -> GatedFlow:
-    """The same with the ReLU gates as marks, for `integrate_gated`."""
-    t = tables(population)
-    return GatedFlow(
-        lambda theta, gates, out=None: velocity(
-            theta, population, out, gates.reshape(2, len(population))
-        ),
-        gates=lambda theta: t.gate_values(theta.w, theta.scores, theta.bias).reshape(-1),
-        names=gate_names(population),
-        plain=weight_flow(population, frozen),
     )
 
 
@@ -251,10 +240,24 @@ def checked_parts(frozen: Sequence[str]) -> tuple[str, ...]:
 
 
 def collect(at: np.ndarray, values: Any, size: int) -> Any:
-    """The sum of `values` at each place."""
-    if isinstance(values, np.ndarray):
-        return np.bincount(at.reshape(-1), values.reshape(-1), size)
-    return jnp.zeros(size).at[at.reshape(-1)].add(values.reshape(-1))
+    """The sum of `values` at each place; leading axes of `values` stay."""
+    many = values.shape[: values.ndim - at.ndim]
+    if not isinstance(values, np.ndarray):
+        flat = values.reshape(*many, at.size)
+        return jnp.zeros((*many, size)).at[..., at.reshape(-1)].add(flat)
+    places, count = at.reshape(-1), math.prod(many)
+    if many:
+        places = (places + size * np.arange(count)[:, None]).reshape(-1)
+    return np.bincount(places, values.reshape(-1), count * size).reshape(*many, size)
+
+
+def _flat(x: Any, size: int) -> Any:
+    """The last axes of x, which have `size` numbers, as one."""
+    axis, found = x.ndim, 1
+    while found < size:
+        axis -= 1
+        found *= x.shape[axis]
+    return x.reshape(*x.shape[:axis], size)
 
 
 def namespace(x: Any) -> Any:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from attnflow._errors import InputError, positive, whole
 from attnflow.flows.flow import Flow
-from attnflow.flows.gates import GatedFlow
 from attnflow.flows.layout import Params
 from attnflow.models.two_head import (
     HEADS,
@@ -33,8 +31,8 @@ def gram_flow(
     """The closed system of neurons, scores and self-scores (Appendix B.2), at any width.
 
     Per head the Gram of `[WK, WQ]`: `G = [[A, S], [S^T, B]]`, `G' = N G + G N` with
-    `N = [[0, M], [M^T, 0]]`. `gram_flow(...).descend` is gradient descent on the weights,
-    exactly. `project` takes a `TwoHeadClassifier`; the rest of a state is `{"w": head x D}`.
+    `N = [[0, M], [M^T, 0]]`. Descent on it is gradient descent on the weights, exactly.
+    `project` takes a `TwoHeadClassifier`; the rest of a state is `{"w": head x D}`.
     """
     t, D, bias = tables(population), population.dimension, checked_bias(bias)
     rates: dict[str, float] = {}
@@ -42,12 +40,20 @@ def gram_flow(
         rates |= dict.fromkeys(HEADS, 0.0)
     if "neurons" in frozen:
         rates["w"] = 0.0
+
+    def gradient(grams: Any, rest: Any) -> Any:
+        w, S = rest["w"], _scores(grams)
+        dw, M = t.forces(w, S, bias)
+        heads = enumerate(np.moveaxis(M.reshape(S.shape), -3, 0))
+        return {HEADS[i]: {("K", "Q"): -m} for i, m in heads}, {"w": -dw.reshape(w.shape)}
+
     return GramFlow(
-        lambda G, rest: t.loss(rest["w"], jnp.stack([G[h]["K", "Q"] for h in HEADS]), bias),
+        lambda grams, rest: t.loss(rest["w"], _scores(grams), bias),
         {head: {"K": D, "Q": D} for head in HEADS},
         rates=rates,
         balanced=() if "attention" in frozen else [(f"{h}.K", f"{h}.Q") for h in HEADS],
         columns=columns,
+        gradient=gradient,
         name="two-head classifier, Gram",
     )
 
@@ -71,7 +77,12 @@ def infinite_width_start(groups: int, omega: float, neurons: Any = None) -> Para
 
 def head_scores(state: Params) -> Any:
     """S[head, key, query] of a state of the Gram flow."""
-    return namespace(state["rest"]["w"]).stack([state["gram"][h]["K", "Q"] for h in HEADS])
+    return _scores(state["gram"])
+
+
+def _scores(grams: Any) -> Any:
+    each = [grams[head]["K", "Q"] for head in HEADS]
+    return namespace(each[0]).stack(each, axis=-3)
 
 
 def self_scores(S: Any, omega: float) -> tuple[Any, Any]:
@@ -98,25 +109,13 @@ def score_flow(
     """
     t, omega, bias = tables(population), positive("omega", omega), checked_bias(bias)
     return Flow(
-        lambda theta: t.loss(theta["w"], theta["S"], bias),
-        velocity=lambda theta, out=None: _moved(theta, t, omega, bias, out),
+        lambda theta, on: t.loss(theta["w"], theta["S"], bias, on),
+        velocity=lambda theta, on, out=None: _moved(theta, t, omega, bias, out, on),
+        gates=lambda theta: t.gate_values(theta["w"], theta["S"], bias),
+        gate_names=gate_names(population),
         rates=_rates(frozen),
         host=True,
         name="two-head classifier, infinite width",
-    )
-
-
-@functools.lru_cache(maxsize=64)
-def gated_score_flow(
-    population: MixturePopulation, omega: float, bias: float = 0.5, frozen: tuple[str, ...] = ()
-) -> GatedFlow:
-    """The same with the ReLU gates as marks, for `integrate_gated`."""
-    t, n = tables(population), len(population)
-    return GatedFlow(
-        lambda theta, gates, out=None: _moved(theta, t, omega, bias, out, gates.reshape(2, n)),
-        gates=lambda theta: t.gate_values(theta["w"], theta["S"], bias).reshape(-1),
-        names=gate_names(population),
-        plain=score_flow(population, omega, bias, frozen),
     )
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any, final
 
 import numpy as np
 
 from attnflow._errors import InputError, positive
 from attnflow.flows.flow import Flow
-from attnflow.flows.gates import GatedFlow
 from attnflow.flows.layout import Params
 from attnflow.models.two_head import Tables, checked_bias, checked_parts, gate_names, namespace
+from attnflow.reduce.columns import Gram
+from attnflow.reduce.gram_flow import GramFlow
 from attnflow.reduce.reduction import Reduction
 from attnflow.tasks.mixture import MixturePopulation
 
@@ -52,31 +52,41 @@ class SymmetricFlow(Reduction):
         self.omega, self.bias = positive("omega", omega), checked_bias(bias)
         self.tables = _tables(population)
         self.flow = Flow(
-            self.loss_of,
-            velocity=self._velocity,
+            lambda state, on: self.tables.loss(state["w"], self._scores(state), self.bias, on),
+            velocity=lambda state, on, out=None: self._velocity(state, out, on),
+            gates=self.gate_values,
+            gate_names=gate_names(population),
             rates={block: 0.0 for part in checked_parts(frozen) for block in BLOCKS[part]},
+            scale=self.omega**2,
             host=True,
             name="two-head classifier, symmetric",
         )
-        self.gated = GatedFlow(
-            lambda state, gates, out=None: self._velocity(
-                state, out, gates.reshape(2, len(population))
-            ),
-            gates=lambda state: self.gate_values(state).reshape(-1),
-            names=gate_names(population),
-            plain=self.flow,
-            scale=self.omega**2,
+
+    @functools.cached_property
+    def gram(self) -> GramFlow:
+        """The same with the self-scores kept, for gradient descent, which does not keep
+        `A = (omega^4 + S S^T)^(1/2)`: the Gram of keys and queries in each sector, 4 x 4.
+
+        The sectors have 2 and 2(K-1) copies in the weights, a neuron has 2K: their rates.
+        """
+        K, sector = self.groups, Gram(self.omega**2 * np.eye(4), {"K": 2, "Q": 2})
+        return GramFlow(
+            lambda grams, rest: self.loss_of(self.of_gram({"gram": grams, "rest": rest})),
+            start={"gram": dict.fromkeys(("sum", "diff"), sector), "rest": {"w": np.zeros(2)}},
+            rates={"sum": 1 / 2, "diff": 1 / (2 * K - 2), "w": 1 / (2 * K)},
+            gradient=self._gradient,
+            name="two-head classifier, symmetric Gram",
         )
-        """The same with the ReLU gates as marks, for `integrate_gated` and `staged`."""
+
+    def of_gram(self, state: Params) -> Params:
+        """The ten numbers of a state of `gram`, with any leading axes."""
+        parts = {f"S_{name}": G["K", "Q"] for name, G in state["gram"].items()}
+        return {"w": state["rest"]["w"], **parts}
 
     @property
     def start(self) -> Params:
         """Algorithm 1 at infinite width: all ten numbers are 0."""
         return {"w": np.zeros(2), "S_sum": np.zeros((2, 2)), "S_diff": np.zeros((2, 2))}
-
-    def atol(self, rtol: float) -> float:
-        """The absolute tolerance that resolves scores of size omega^2."""
-        return rtol * self.omega**2
 
     def loss_of(self, state: Params) -> Any:
         """L, traceable."""
@@ -93,6 +103,15 @@ class SymmetricFlow(Reduction):
     def attention(self, state: Params) -> Any:
         """p[head, sample, key, query] of the representatives."""
         return self.tables.attention(self._scores(state))
+
+    def features(self, state: Params) -> Any:
+        """Phi: `H_h(X) = Phi_h(X) . (gamma, a)`, the attention feature along c and along v.
+
+        Head x sample x 2.
+        """
+        t = self.tables
+        seen = self.attention(state).sum(axis=3) * t.value_sign
+        return np.stack([(seen * (t.value_at == kind)).sum(axis=2) for kind in (0, 1)], axis=-1)
 
     def predictions(self, state: Params) -> Any:
         """f of the representatives (label +1)."""
@@ -143,50 +162,25 @@ class SymmetricFlow(Reduction):
         roots = {name: self._roots(S) for name, S in pairs.items()}
         return {f"{k}_{n}": roots[n][i] for n in pairs for i, k in enumerate("AB")}
 
-    def trace(
-        self,
-        until: float,
-        start: Params | None = None,
-        *,
-        stop: Callable[[Params], Any] | None = None,
-        times: Any = None,
-        rtol: float = 1e-10,
-    ) -> tuple[np.ndarray, Params]:
-        """Times and states of a solve in NumPy alone: nothing is compiled, so scans are cheap.
+    def forces(self, state: Params, gates: Any = None) -> tuple[Any, Any]:
+        """M = -dL/dS in the sum sector and in the difference sector, 2 x 2 each."""
+        K = self.groups
+        M = self.tables.forces(state["w"], self._scores(state), self.bias, gates)[1]
+        # A diagonal number stands for K entries in each head, an off-diagonal one for K(K-1).
+        M = M.reshape(2, 2, 2) / (2 * K)
+        return M[0] + M[1], M[0] - M[1] / (K - 1)
 
-        Ends where `stop(state)` reaches 0; the last entry is the end. Gates are not located: an
-        explicit method steps over them within its tolerance, but would stall where they slide.
+    def powers(self, state: Params, gates: Any = None) -> tuple[Any, Any]:
+        """`|grad_w L|^2` and `|grad_att L|^2`, the parts of `-dL/dt`; traceable.
+
+        A number of w stands for K entries in each head; the sum sector of a matrix is one
+        symmetric direction of the groups, the difference sector K - 1 of them.
+        `|grad_att|^2 = <M, S'>`, with the shares of the gates while one slides.
         """
-        from scipy.integrate import solve_ivp
-
-        system = self.bind(state := self.start if start is None else start)
-        layout, out = system.layout, np.empty(system.size)
-
-        def rhs(t: float, y: np.ndarray) -> np.ndarray:
-            system.rhs(y, out)
-            return out.copy()
-
-        events = None
-        if stop is not None:
-            events = lambda t, y: float(stop(layout.unflatten(y)))  # noqa: E731
-            events.terminal = True  # type: ignore[attr-defined]
-        found = solve_ivp(
-            rhs,
-            (0.0, positive("until", until)),
-            layout.flatten(state),
-            method="DOP853",
-            t_eval=times,
-            events=events,
-            rtol=rtol,
-            atol=self.atol(rtol),
-            dense_output=False,
-        )
-        t, y = found.t, found.y.T
-        if found.status == 1:  # t_eval may leave out where it stopped
-            t = np.append(t[t < found.t_events[0][0]], found.t_events[0][0])
-            y = np.concatenate([y[: len(t) - 1], found.y_events[0]])
-        blocks = {b.name: y[:, b.start : b.stop].reshape(-1, *b.shape) for b in layout.blocks}
-        return t, blocks
+        K, v = self.groups, self._velocity(state, None, gates)
+        total, diff = self.forces(state, gates)
+        attention = (total * v["S_sum"]).sum() + (K - 1) * (diff * v["S_diff"]).sum()
+        return 2 * K * (v["w"] ** 2).sum(), 2 * attention
 
     def score(self, state: Params, key: str, query: str, same: bool = True) -> Any:
         """A score of the plus head, such as `c_1' S v_1`: `score(state, "c", "v")`.
@@ -201,16 +195,24 @@ class SymmetricFlow(Reduction):
         """The eight numbers the tables look up: four on the diagonals, then four off them."""
         xp, K = namespace(state["w"]), self.groups
         off = (state["S_sum"] - state["S_diff"]) / K
-        return xp.stack([state["S_diff"] + off, off]).reshape(-1)
+        return xp.stack([state["S_diff"] + off, off], axis=-3)
+
+    def _gradient(self, grams: Any, rest: Any) -> Any:
+        """dL/dS in both sectors, and dL/dw: see `GramFlow`."""
+        S = self._scores(self.of_gram({"gram": grams, "rest": rest}))
+        dw, m = self.tables.forces(rest["w"], S, self.bias)
+        diagonal, off = np.moveaxis(m.reshape(S.shape), -3, 0)
+        total = (diagonal + off) / self.groups
+        parts = {"sum": {("K", "Q"): -total}, "diff": {("K", "Q"): total - diagonal}}
+        return parts, {"w": -dw}
 
     def _velocity(self, state: Params, out: Params | None = None, gates: Any = None) -> Params:
         K = self.groups
         dw, m = self.tables.forces(state["w"], self._scores(state), self.bias, gates)
         # A diagonal number stands for K entries in each head, an off-diagonal one for K(K-1).
         m = m.reshape(2, 2, 2) / (2 * K)
-        diagonal, off = m[0], m[1] / (K - 1)
         moved = {"w": dw / (2 * K)}
-        for name, M in (("S_sum", diagonal + (K - 1) * off), ("S_diff", diagonal - off)):
+        for name, M in (("S_sum", m[0] + m[1]), ("S_diff", m[0] - m[1] / (K - 1))):
             A, B = self._roots(state[name])
             moved[name] = M @ B + A @ M
         if out is None:

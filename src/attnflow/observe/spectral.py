@@ -27,24 +27,24 @@ def effective_rank(w: Float[AnyArray, "row column"]) -> Float[AnyArray, ""]:
 
 @float64
 def entropy_rank(s: Float[AnyArray, "mode"]) -> Float[AnyArray, ""]:
-    """The effective rank from singular values already at hand."""
+    """The effective rank, from the singular values."""
     p = s / jnp.sum(s)
     return jnp.exp(-jnp.sum(jnp.where(p > 0, p * jnp.log(jnp.where(p > 0, p, 1.0)), 0.0)))
 
 
 @float64
 def stable_rank(w: Float[AnyArray, "row column"]) -> Float[AnyArray, ""]:
-    """|W|_F^2 / |W|_2^2: a rank that small singular values do not move."""
+    """|W|_F^2 / |W|_2^2: a rank to which small singular values add almost nothing."""
     return share_of_top(singular_values(w))
 
 
 @float64
 def share_of_top(s: Float[AnyArray, "mode"]) -> Float[AnyArray, ""]:
-    """The stable rank from singular values already at hand."""
+    """The stable rank, from the singular values."""
     return jnp.sum(s**2) / s[0] ** 2
 
 
 @float64
 def alignment(w: Float[AnyArray, "*axes"], v: Float[AnyArray, "*axes"]) -> Float[AnyArray, ""]:
-    """The cosine between two matrices (or vectors) as long vectors."""
+    """The cosine of the angle between two matrices, each read as one long vector."""
     return jnp.sum(w * v) / (jnp.linalg.norm(w) * jnp.linalg.norm(v))

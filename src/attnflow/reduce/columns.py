@@ -29,6 +29,7 @@ class Gram:
 
     `G["K", "Q"]` is `K^T Q`, `G["K"]` is `K^T K`, `G.matrix` is the whole. As a pytree it is the
     p(p+1)/2 numbers of its upper triangle, so that a flow of it has no redundant coordinates.
+    Many Grams at once have leading axes in front of these.
 
     >>> G = Gram(np.eye(3), {"K": 1, "Q": 2})
     >>> G["K", "Q"]
@@ -53,17 +54,14 @@ class Gram:
         return sum(size for _, size in self.blocks)
 
     @property
-    def matrix(self) -> Float[AnyArray, "p p"]:
+    def matrix(self) -> Float[AnyArray, "*many p p"]:
         """The p x p matrix, same array type as what it was made of."""
         if self._matrix is None:
-            index = _places(self.size)[0]
-            u = self._upper
-            numpy = isinstance(u, np.ndarray)
-            self._matrix = u.take(index) if numpy else u.at[index].get(mode="promise_in_bounds")
+            self._matrix = _take(self._upper, _places(self.size)[0])
         return self._matrix
 
     @property
-    def upper(self) -> Float[AnyArray, "pairs"]:
+    def upper(self) -> Float[AnyArray, "*many pairs"]:
         """The upper triangle, row by row: the coordinates of the reduced flow."""
         return self._packed()
 
@@ -71,31 +69,28 @@ class Gram:
         """Write a symmetric matrix into the triangle, in place."""
         matrix.take(_places(len(matrix))[1], out=self._upper, mode="clip")
 
-    def __getitem__(self, names: str | tuple[str, str]) -> Float[AnyArray, "left right"]:
+    def __getitem__(self, names: str | tuple[str, str]) -> Float[AnyArray, "*many left right"]:
         left, right = (names, names) if isinstance(names, str) else names
-        return self.matrix[self._slice(left), self._slice(right)]
+        return self.matrix[..., self.columns(left), self.columns(right)]
 
     def permute(self, order: Sequence[int], signs: Sequence[float] | None = None) -> Gram:
         """The Gram after `H -> H[:, order] * signs`: how a relabelling of the columns acts."""
         at, sign = np.asarray(order), np.ones(self.size) if signs is None else np.asarray(signs)
-        return Gram.view(self.matrix[at][:, at] * np.outer(sign, sign), self.blocks)
+        return Gram.view(self.matrix[..., at[:, None], at] * np.outer(sign, sign), self.blocks)
+
+    def columns(self, name: str) -> slice:
+        """Where the columns of a block lie."""
+        known = slices(self.blocks)
+        if name in known:
+            return known[name]
+        raise InputError("gram", f"{name!r} is not a block of columns; {nearest(str(name), known)}")
 
     def _packed(self) -> Any:
         # Unannotated: tree utilities put anything where the leaf was.
         if self._upper is None:
-            flat, m = _places(self.size)[1], self._matrix.reshape(-1)
-            numpy = isinstance(m, np.ndarray)
-            self._upper = m[flat] if numpy else m.at[flat].get(mode="promise_in_bounds")
+            m = self._matrix
+            self._upper = _take(m.reshape(*m.shape[:-2], self.size**2), _places(self.size)[1])
         return self._upper
-
-    def _slice(self, name: str) -> slice:
-        at = 0
-        for known, size in self.blocks:
-            if known == name:
-                return slice(at, at + size)
-            at += size
-        names = [known for known, _ in self.blocks]
-        raise InputError("gram", f"{name!r} is not a block of columns; {nearest(str(name), names)}")
 
     def __repr__(self) -> str:
         return f"Gram({', '.join(f'{name}: {size}' for name, size in self.blocks)})"
@@ -157,6 +152,13 @@ def declared(blocks: Any) -> Blocks:
     return tuple((name, int(size)) for name, size in pairs)
 
 
+@functools.lru_cache(maxsize=256)
+def slices(blocks: Blocks) -> dict[str, slice]:
+    """Where the columns of each block lie."""
+    ends = np.cumsum([size for _, size in blocks]).tolist()
+    return {n: slice(end - size, end) for (n, size), end in zip(blocks, ends, strict=True)}
+
+
 def checked(matrix: Any, p: int) -> np.ndarray:
     """A symmetric positive semidefinite p x p matrix as float64, or the sentence."""
     try:
@@ -177,6 +179,13 @@ def checked(matrix: Any, p: int) -> np.ndarray:
             "gram", f"has the eigenvalue {values[0]:.3g}; H^T H is positive semidefinite"
         )
     return m
+
+
+def _take(numbers: AnyArray, index: np.ndarray) -> Any:
+    """`numbers[..., index]`, which JAX need not check."""
+    if isinstance(numbers, np.ndarray):
+        return numbers.take(index, axis=-1)
+    return numbers.at[..., index].get(mode="promise_in_bounds")
 
 
 @functools.lru_cache(maxsize=256)

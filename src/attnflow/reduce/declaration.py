@@ -9,7 +9,7 @@ import numpy as np
 
 from attnflow._errors import InputError, nearest, positive, shown, whole
 from attnflow.flows.layout import Params
-from attnflow.reduce.columns import PSD_TOLERANCE, Blocks, Gram, declared, hidden, project
+from attnflow.reduce.columns import PSD_TOLERANCE, Blocks, Gram, declared, hidden, project, slices
 
 ONLY = ""
 """The group of a declaration without groups."""
@@ -54,26 +54,24 @@ class Declaration:
         out = {g: np.full(sum(s for _, s in b), default) for g, b in self.groups.items()}
         unknown = []
         for key, value in given.items():
-            found = False
-            for group, blocks in self.groups.items():
-                at = 0
-                for name, size in blocks:
-                    if key in (_path(group, name), group):
-                        out[group][at : at + size] = value
-                        found = True
-                    at += size
-            if not found:
+            hit = [
+                (group, at)
+                for group, blocks in self.groups.items()
+                for name, at in slices(blocks).items()
+                if key in (_path(group, name), group)
+            ]
+            for group, at in hit:
+                out[group][at] = value
+            if not hit:
                 unknown.append(key)
         return out, unknown
 
     def place(self, path: str, field: str) -> tuple[str, slice]:
         """The group and the columns of a block."""
         for group, blocks in self.groups.items():
-            at = 0
-            for name, size in blocks:
+            for name, at in slices(blocks).items():
                 if _path(group, name) == path:
-                    return group, slice(at, at + size)
-                at += size
+                    return group, at
         raise InputError(
             field, f"{path!r} is not a block of columns; {nearest(str(path), self.names)}"
         )

@@ -9,16 +9,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attnflow._errors import InputError, nearest, positive, shown, whole
+from attnflow._errors import InputError, nearest, shown, whole
 from attnflow._precision import float64
-from attnflow.flows.discrete import descend
-from attnflow.flows.flow import UNTRACEABLE, Flow, System
-from attnflow.flows.layout import Params
+from attnflow.flows.discrete import Momentum, descend
+from attnflow.flows.flow import Flow, System
+from attnflow.flows.layout import Layout, Params
 from attnflow.flows.solution import Solution
+from attnflow.flows.users import UNTRACEABLE
 from attnflow.reduce.balances import balance
 from attnflow.reduce.columns import Gram
 from attnflow.reduce.declaration import Declaration
-from attnflow.reduce.gram_descent import GramMomentum
+from attnflow.reduce.gram_descent import Rule, Transform, updates
+from attnflow.reduce.gram_forces import Forces
 from attnflow.reduce.reduction import Reduction, gaussian_point
 
 HOST_LIMIT = 32
@@ -36,7 +38,8 @@ class GramFlow(Reduction):
         G' = D N G + G N D,
 
     closed at any width: width enters only through the first G. Gradient descent of step eta is
-    `G <- (I + eta D N) G (I + eta N D)`, exactly, and momentum closes too (see `descend`).
+    `G <- (I + eta D N) G (I + eta N D)`, exactly; momentum and minibatches close too. `descend`
+    takes these steps, and `gram_descent` takes them from many starts at once.
 
     A Gram below full rank (width < p) keeps its rank, but only to rounding: what a solve adds
     grows like `e^(2 lambda t)` where N has an eigenvalue lambda > 0 outside the range of G, that
@@ -62,6 +65,10 @@ class GramFlow(Reduction):
         that are named, `("K", "Q", "spectral")`; see `balance`.
     columns
         A map from a model's own parameters to such a dictionary of blocks and rest.
+    gradient
+        The gradient of the loss in closed form, with its arguments, for NumPy arrays with any
+        leading axes: `{("K", "Q"): dL/d(K^T Q)}`, one such dictionary per group where there are
+        groups, blocks left out being 0; with a rest `(that, dL/drest)`. Nothing is compiled then.
 
     A state is `{"gram": G}` or `{"gram": {group: G}}`, with `"rest"` where there is one.
 
@@ -81,33 +88,32 @@ class GramFlow(Reduction):
         balanced: Sequence[tuple[str, ...]] = (),
         conserved: Mapping[str, Callable[[Params], Any]] | None = None,
         columns: Callable[[Params], Mapping[str, Any]] | None = None,
+        gradient: Callable[..., Any] | None = None,
         name: str = "Gram flow",
     ):
-        for field, given in (("loss", loss), ("columns", columns)):
+        for field, given in (("loss", loss), ("columns", columns), ("gradient", gradient)):
             if not callable(given) and (field == "loss" or given is not None):
                 raise InputError(field, f"{shown(given)}; a function")
-        self._loss, self._columns = loss, columns
+        self._columns = columns
         self.declaration = Declaration(_blocks_of(start) if blocks is None else blocks)
         self.rates = dict(rates or {})
-        # Keys that name no column belong to the rest.
-        self._diagonals, self._plain = self.declaration.per_column(self.rates, 1.0)
-        self._compiled = jax.jit(self._forces)
+        self.forces = Forces(self.declaration, self.rates, loss, gradient)
         self._checked: set[Any] = set()
         conserved = dict(conserved or {})
         for left, right, *kinds in balanced:
             for kind in kinds or ("trace", "frobenius"):
                 conserved[f"{left}-{right} {kind}"] = self.balance(left, right, kind)
         self.full = Flow(
-            lambda theta: self._trace_loss(self.declaration.project(theta, jnp)),
+            lambda theta: self.forces.loss(self.declaration.project(theta, jnp)),
             rates=self.rates,
             name=f"{name}, weights",
         )
         """The flow of the weights themselves, `{"K": width x 4, ..., "w": ...}`, by autodiff."""
         self.flow = Flow(
-            self._trace_loss,
+            self.forces.loss,
             velocity=self._velocity,
-            host=max(map(len, self._diagonals.values())) <= HOST_LIMIT,
-            rates={f"rest.{key}": self.rates[key] for key in self._plain},
+            host=max(map(len, self.forces.diagonals.values())) <= HOST_LIMIT,
+            rates={f"rest.{key}": self.rates[key] for key in self.forces.plain},
             conserved=conserved,
             name=name,
         )
@@ -181,12 +187,12 @@ class GramFlow(Reduction):
         """
         group, a = self.declaration.place(left, "balanced")
         other, b = self.declaration.place(right, "balanced")
-        rates = self._diagonals[group][a][0], self._diagonals[other][b][0]
+        rates = self.forces.diagonals[group][a][0], self.forces.diagonals[other][b][0]
         if group != other or a == b or min(rates) == 0:
             raise InputError(
                 "balanced", f"{left!r} and {right!r}; two blocks of one group, neither frozen"
             )
-        columns = np.arange(len(self._diagonals[group]))
+        columns = np.arange(len(self.forces.diagonals[group]))
 
         def gram_of(state: Params) -> Any:
             return self.declaration.grams(state)[group].matrix
@@ -207,56 +213,41 @@ class GramFlow(Reduction):
 
         Momentum is that of `optax.sgd` on the weights, from rest; it closes in the Gram of [H, T]
         (T: the trace of gradients). `options` are those of `flows.descend`: observe, marks,
-        stops, save, keep_states, sink and so on. Time is `step * rate / (1 - momentum)`.
-        (`flows.descend` on this flow would take Euler steps of G', which are not these.)
+        stops, save, batch and so on. Time is `step * rate / (1 - momentum)`.
         """
-        rate, steps = positive("rate", rate), whole("steps", steps)
-        layout = self.bind(start).layout
-        if not (isinstance(momentum, int | float) and 0 <= momentum < 1):
-            raise InputError("momentum", f"{shown(momentum)}; at least 0 and below 1")
-        optimiser = GramMomentum(rate, momentum, nesterov, flow=self, layout=layout)
-        return descend(self, start, steps * rate / (1 - momentum), optimiser, **options)
+        rule = Rule.of(given := Momentum(rate, momentum, nesterov))
+        until = whole("steps", steps) * rule.rate / (1 - rule.momentum)
+        return descend(self, start, until, given, **options)
+
+    def updates(self, optimiser: Any, layout: Layout, batch: Any = None) -> Transform:
+        """The optimiser of the flat state whose steps are those of `optimiser` on the weights.
+
+        `update(gradient, state, y)` as in optax. With a stochastic loss `batch`, `gradient` is its
+        gradient in y, from which the forces on the weights are read off.
+        """
+        return updates(self, optimiser, layout, batch)
 
     def trace_forces(self, state: Params) -> dict[str, Any]:
         """`N D` of each group, p x p: the weights move by `H' = H N D`."""
-        return self._forces(*self._parts(state))[0]
-
-    def _forces(self, matrices: dict[str, Any], rest: Any) -> tuple[dict[str, Any], Any]:
-        g, of_rest = jax.grad(self._loss_of, argnums=(0, 1))(matrices, rest)
-        forces = {}
-        for group, gradient in g.items():
-            N, d = -(gradient + gradient.T), self._diagonals[group]
-            forces[group] = N if np.all(d == 1.0) else N * d[None, :]
-        return forces, of_rest
+        return self.forces.traced(*self.forces.parts(state))[0]
 
     def _velocity(self, state: Params, out: Params | None = None) -> Params:
-        matrices, rest = self._parts(state)
-        forces, of_rest = (self._forces if out is None else self._compiled)(matrices, rest)
+        matrices, rest = self.forces.parts(state)
+        find = self.forces.traced if out is None else self.forces.host
+        forces, of_rest = find(matrices, rest)
         if out is not None:
             for group, target in self.declaration.grams(out).items():
-                half = matrices[group] @ np.asarray(forces[group])
+                half = matrices[group] @ forces[group]
                 target.fill(half + half.T)
             if rest is not None:
-                jax.tree.map(lambda x, g: np.negative(np.asarray(g), out=x), out["rest"], of_rest)
+                jax.tree.map(lambda x, g: np.negative(g, out=x), out["rest"], of_rest)
             return out
         halves = {group: G @ forces[group] for group, G in matrices.items()}  # (D N G)^T = G N D
         moved = {g: Gram.view(h + h.T, self.declaration.groups[g]) for g, h in halves.items()}
         return self.declaration.state(moved, jax.tree.map(jnp.negative, of_rest))
 
-    def _parts(self, state: Params) -> tuple[dict[str, Any], Any]:
-        return {g: G.matrix for g, G in self.declaration.grams(state).items()}, state.get("rest")
-
-    def _trace_loss(self, state: Params) -> Any:
-        return self._loss_of(*self._parts(state))
-
-    def _loss_of(self, matrices: dict[str, Any], rest: Any) -> Any:
-        seen: Any = {g: Gram.view(m, self.declaration.groups[g]) for g, m in matrices.items()}
-        if not self.declaration.grouped:
-            (seen,) = matrices.values() if self.declaration.raw else seen.values()
-        return self._loss(seen) if rest is None else self._loss(seen, rest)
-
     def _check_rates(self, rest: Any) -> None:
-        for key in self._plain:
+        for key in self.forces.plain:
             if key.split(".")[0] not in rest:
                 known = [*self.declaration.names, *rest]
                 raise InputError(f"rates.{key}", f"no such block; {nearest(key, known)}")

@@ -12,8 +12,9 @@ import numpy as np
 
 from attnflow._errors import InputError, shown
 from attnflow._precision import float64
-from attnflow.flows.flow import UNTRACEABLE, Flow, FlowLike
+from attnflow.flows.flow import Flow, FlowLike
 from attnflow.flows.layout import Layout, Params
+from attnflow.flows.users import UNTRACEABLE
 from attnflow.reduce.reduction import Reduction, gaussian_point, velocity_at
 
 RANK = 1e-10

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -15,6 +15,7 @@ from attnflow._precision import float64
 from attnflow.flows.driver import absolute_tolerance, integrate
 from attnflow.flows.flow import FlowLike
 from attnflow.flows.layout import Params
+from attnflow.flows.options import Solver
 from attnflow.flows.solution import Solution
 from attnflow.reduce.reduction import Reduction
 
@@ -74,6 +75,7 @@ def verify(
     *,
     rtol: float = 1e-10,
     within: float = 1000.0,
+    solver: Solver | None = None,
     **options: Any,
 ) -> Verification:
     """Solve the full flow from `start` and the reduced one from `project(start)`, and compare.
@@ -82,7 +84,7 @@ def verify(
     interpolated state is compared. The difference between `project(full)` and `reduced` is
     reported absolutely and in units of the tolerance, `rtol |z| + atol` with the reduced solve's
     atol; two exact solves of an unstable flow still part by some hundred of these, so they
-    agree when `within` that many. `options` go to both solves (`engine`, `method`, ...).
+    agree when `within` that many. `solver` and `options` go to both solves.
 
     >>> gram = GramFlow(loss_of_gram, {"K": 4, "Q": 4})
     >>> verify(full=flow, reduced=gram, start=weights, until=50)
@@ -99,20 +101,21 @@ def verify(
         )
     theta, z = start, reduced.project(start)
     layout = reduced.bind(z).layout
+    # The scale of the first start, for all legs.
     tolerances = {
         "rtol": rtol,
-        # The scale of the first start, for all legs.
-        "full": absolute_tolerance(full.bind(start).layout.flatten(start), rtol),
-        "reduced": absolute_tolerance(layout.flatten(z), rtol),
+        "full": _atol(full, start, rtol),
+        "reduced": _atol(reduced, z, rtol),
     }
+    how = Solver() if solver is None else solver
     rows: list[tuple[float, float, float, float]] = []
     work = np.zeros(2, dtype=int)
     failed = ""
     before = 0.0
     for end in ends:
         leg = {"until": end - before, "save": [0.0], "rtol": rtol, "progress": False, **options}
-        upper = integrate(full, theta, atol=tolerances["full"], **leg)
-        lower = integrate(reduced, z, atol=tolerances["reduced"], **leg)
+        upper = integrate(full, theta, solver=replace(how, atol=tolerances["full"]), **leg)
+        lower = integrate(reduced, z, solver=replace(how, atol=tolerances["reduced"]), **leg)
         work += [_work(upper), _work(lower)]
         failed = _failure(full.name, upper) or _failure(reduced.name, lower)
         if failed:
@@ -158,6 +161,11 @@ def _work(solution: Solution) -> int:
 
 def _failure(name: str, solution: Solution) -> str:
     return "" if solution.status.complete else f"{name} {solution.sentence}"
+
+
+def _atol(flow: FlowLike, start: Params, rtol: float) -> float:
+    system = flow.bind(start)
+    return absolute_tolerance(system, system.layout.flatten(start), rtol)
 
 
 def _verdict(failed: str, rows: list[Any], rtol: float, within: float) -> tuple[str, str]:

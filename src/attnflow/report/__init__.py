@@ -5,7 +5,7 @@
 of a saddle ledger.
 """
 
-from attnflow.report._drawings import write_figures
+from attnflow.draw import write_figures
 from attnflow.report._ensemble import ensemble_page
 from attnflow.report._fragment import fragment
 from attnflow.report._page import page

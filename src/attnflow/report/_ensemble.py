@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from attnflow.report import _sweep_figures as figures
+from attnflow import draw
 from attnflow.report._drawings import Drawing, drawing
 from attnflow.report._render import render
+from attnflow.report._scalars import Scalar, main_scalars, scalars
 from attnflow.report._words import Table, number
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from attnflow.runs import CellResult, Ensemble
 
 _UNFINISHED = {"interrupted", "step-limit", "time-limit", "stalled", "diverged", "failed"}
@@ -20,8 +23,8 @@ _UNFINISHED = {"interrupted", "step-limit", "time-limit", "stalled", "diverged",
 
 def ensemble_page(ensemble: Ensemble) -> str:
     """One self-contained HTML page about a sweep; it links each cell's own page beside it."""
-    found = figures.scalars(ensemble)
-    main = figures.main_scalars(ensemble, found)
+    found = scalars(ensemble)
+    main = main_scalars(ensemble, found)
     labels = {scalar.name: scalar.name for scalar in found}
     first = {scalar.name: scalar.name for scalar in main}
     ok = sum(result.ok for result in ensemble.results)
@@ -56,12 +59,23 @@ def _facts(ensemble: Ensemble) -> list[tuple[str, str, str]]:
     return facts
 
 
-def _drawings(ensemble: Ensemble, main: list[figures.Scalar]) -> list[Drawing]:
-    draw = figures.over_seeds if ensemble.parameter is None else figures.against_parameter
+def _drawings(ensemble: Ensemble, main: list[Scalar]) -> list[Drawing]:
     what = "over the seeds" if ensemble.parameter is None else f"against {ensemble.parameter}"
     return [
-        drawing(scalar.name, draw(ensemble, scalar), f"{scalar.name} {what}.") for scalar in main
+        drawing(scalar.name, _figure(ensemble, scalar), f"{scalar.name} {what}.") for scalar in main
     ]
+
+
+def _figure(ensemble: Ensemble, scalar: Scalar) -> Figure:
+    cells = [ensemble.results[k].cell for k in scalar.values]
+    values = list(scalar.values.values())
+    if ensemble.parameter is None:
+        seeds = [cell.index if cell.seed is None else cell.seed for cell in cells]
+        return draw.over_seeds(scalar.name, values, seeds)
+    slope = next((s for s in ensemble.slopes if s.name == scalar.name), None)
+    fit = None if slope is None or slope.best is None else (slope.best, slope.fits[slope.best])
+    given = [cell.value for cell in cells]
+    return draw.against_parameter(scalar.name, values, ensemble.parameter, given, fit)
 
 
 def _cell(result: CellResult) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnflow import _figures as draw
+from attnflow import draw
 from attnflow.report._words import Table, number
 
 if TYPE_CHECKING:

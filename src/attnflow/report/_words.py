@@ -100,14 +100,14 @@ def _stage_sentence(outcome: Outcome) -> str:
 
 
 def no_stages(outcome: Outcome) -> str:
-    """What is said where there are no stages."""
+    """The sentence for a run without stages."""
     if outcome.status in COMPLETE:
         return "No stage was told apart in this run (no separation)."
     return "No stage was told apart before the run ended."
 
 
 def no_plateaus(outcome: Outcome) -> str:
-    """What is said where there are no plateaus."""
+    """The sentence for a run without plateaus."""
     if outcome.status in COMPLETE:
         return "The speed has no minimum that stands out: the flow never waited."
     return "The speed had no minimum that stands out before the run ended."

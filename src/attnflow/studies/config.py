@@ -27,6 +27,14 @@ def key(default: Any, doc: str) -> Any:
     return dataclasses.field(default=default, metadata={"doc": doc})
 
 
+def unused(config: Any, why: str, *names: str) -> None:
+    """Refuse a value, other than the default, of a key that the rest of the config ignores."""
+    for f in dataclasses.fields(config):
+        value = getattr(config, f.name)
+        if f.name in names and value != f.default:
+            raise InputError(f.name, f"{shown(value)} would be ignored: {why}; leave it out")
+
+
 def build(kind: type[C], values: Mapping[str, Any]) -> C:
     """A checked config from values of the right types, or of text as on the command line."""
     import pydantic
@@ -118,7 +126,7 @@ def _numbers(text: str) -> list[str]:
 
 
 def _strict(value: Any, hint: Any) -> Any:
-    """pydantic would take 1.0 for a whole number and true for 1; a person means something else."""
+    """Turn down what pydantic would convert: 1.0 for a whole number, true for 1."""
     wants = (
         typing.get_args(hint)
         if typing.get_origin(hint) in (typing.Union, types.UnionType)

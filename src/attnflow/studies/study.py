@@ -15,13 +15,14 @@ from attnflow._errors import InputError, nearest
 
 if TYPE_CHECKING:
     import xarray as xr
-    from matplotlib.figure import Figure
 
     from attnflow.claims import Citation, Claim
+    from attnflow.draw import Figures
     from attnflow.flows.flow import FlowLike
     from attnflow.flows.layout import Params
     from attnflow.flows.probes import Mark, Observable
     from attnflow.flows.schedule import Schedule
+    from attnflow.flows.sinks import Event
     from attnflow.flows.solution import Solution
     from attnflow.linearise import SaddleLedger, SaddleTable
     from attnflow.observe.stages import Plateau, Stage
@@ -88,11 +89,11 @@ class Study(abc.ABC):
 
         return claims_of(self.name)
 
-    def figures(self) -> Mapping[str, Callable[[xr.Dataset, list[Stage]], Figure]]:
+    def figures(self) -> Figures:
         """Functions of the trajectory and its stages; the name is the file name.
 
         The first line of a function's docstring is its caption. Decorate it with
-        `attnflow._figures.styled` to draw in the house style.
+        `attnflow.draw.styled` to draw in the house style.
         """
         return {}
 
@@ -151,6 +152,11 @@ class Study(abc.ABC):
     def solution(self) -> Solution:
         """The solve of this config, in memory; a run that already solved puts its own here."""
         return self.solve()
+
+    @cached_property
+    def events(self) -> tuple[Event, ...]:
+        """The marks of this config's run; a stored run puts its own here."""
+        return self.solution.events
 
     def solve(self, **options: Any) -> Solution:
         """Train as `config.mode` says; `options` go to `integrate` or `descend`."""

@@ -20,7 +20,7 @@ from attnflow.tasks.markov import Law, MarkovChain
 FIRST = ("uniform", "stationary")
 
 MOST_ROWS = 2_000_000
-"""Rows of a table; above, the exact law is refused and a sample is offered."""
+"""Most rows of a table: a longer exact law is refused, and a sample is suggested instead."""
 
 
 @final
@@ -29,8 +29,8 @@ class Contexts:
 
     >>> law = Contexts.of_chain(MarkovChain((0.75, 0.25), 0.8), length=2, first="stationary")
     >>> law.last, law.counts.tolist()
-    (array([0, 0, 1, 1]), [[1, 1], [2, 0], [0, 2], [1, 1]])
-    >>> float(law.weights.sum())
+    (array([0, 0, 1, 1]), [[2, 0], [1, 1], [1, 1], [0, 2]])
+    >>> round(float(law.weights.sum()), 12)
     1.0
     """
 
@@ -68,15 +68,15 @@ class Contexts:
                 f"{length} tokens of {d} kinds make {expected:,} contexts; at most "
                 f"{MOST_ROWS:,}: take a shorter length, fewer tokens, or a sample",
             )
-        radix = _radix(length, d)
+        radix = radix_of(length, d)
         last = np.arange(d)
         keys = radix.copy()
         mass = np.full(d, 1 / d) if first == "uniform" else chain.pi.copy()
         for _ in range(length - 1):
             joint = mass[:, None] * chain.transition[last]
             merged = keys[:, None] + radix[None, :]
-            keys, last, mass = _merge(merged, np.broadcast_to(np.arange(d), merged.shape), joint, d)
-        counts = _unpacked(keys, radix, length)
+            keys, last, mass = merge(merged, np.broadcast_to(np.arange(d), merged.shape), joint, d)
+        counts = unpacked(keys, radix, length)
         kept = mass > 0
         weights = mass[:, None] * chain.transition[last]
         return cls(last[kept], counts[kept], weights[kept])
@@ -97,11 +97,11 @@ class Contexts:
                 "tokens", f"ids {tokens.min()} to {tokens.max()}; from 0 to {vocabulary - 1}"
             )
         inputs, labels = tokens[:, :-1].astype(np.int64), tokens[:, -1]
-        radix = _radix(inputs.shape[1], vocabulary)
+        radix = radix_of(inputs.shape[1], vocabulary)
         keys = radix[inputs].sum(axis=1) * vocabulary + inputs[:, -1]
         rows, row = np.unique(keys, return_inverse=True)
         weights = np.bincount(row * vocabulary + labels, minlength=len(rows) * vocabulary)
-        counts = _unpacked(rows // vocabulary, radix, inputs.shape[1])
+        counts = unpacked(rows // vocabulary, radix, inputs.shape[1])
         return cls(rows % vocabulary, counts, weights.reshape(-1, vocabulary) / len(tokens))
 
     @property
@@ -138,7 +138,7 @@ class Contexts:
     def bigram_entropy(self) -> float:
         """The entropy of the label given the last token: the best a bigram predictor can do.
 
-        It is where training ends on a Markov sample, up to what the counts overfit.
+        Training on a Markov sample ends there, apart from what it overfits.
         """
         joint = self.bigram
         given = joint / np.maximum(joint.sum(axis=1, keepdims=True), 1e-300)
@@ -161,21 +161,21 @@ def _check_first(first: str) -> None:
         raise InputError("first", f"{first!r}; {nearest(first, FIRST)}")
 
 
-def _radix(length: int, tokens: int) -> np.ndarray:
+def radix_of(length: int, tokens: int) -> np.ndarray:
     """Place values that pack the counts of a context into one whole number."""
     place = (length + 1) ** np.arange(tokens, dtype=object)  # exact, however long
     fits = place[-1] * (length + 1) * tokens < 2**62
     return place.astype(np.int64) if fits else place
 
 
-def _unpacked(keys: np.ndarray, radix: np.ndarray, length: int) -> np.ndarray:
+def unpacked(keys: np.ndarray, radix: np.ndarray, length: int) -> np.ndarray:
     return np.stack([(keys // place) % (length + 1) for place in radix], axis=1).astype(np.int64)
 
 
-def _merge(
+def merge(
     keys: np.ndarray, last: np.ndarray, mass: np.ndarray, tokens: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """States with equal counts and last token become one."""
+    """Merge states with equal counts and last token."""
     both = np.ravel(keys) * tokens + np.ravel(last)
     unique, where = np.unique(both, return_inverse=True)
     total = np.bincount(where, weights=np.ravel(mass), minlength=len(unique))

@@ -68,20 +68,20 @@ def _two_term(pi: Law, lam: float) -> Joint:
 
 
 def _metropolis(pi: Law, lam: float) -> Joint:
-    """Uniform proposals, accepted so that pi stays: the joint of moving is min(pi_i, pi_j)."""
+    """Metropolis: uniform proposals, accepted so that pi is stationary; moves ~ min(pi_i, pi_j)."""
     moves = (1 - lam) / (len(pi) - 1) * np.minimum.outer(pi, pi)
     return _staying(pi, moves)
 
 
 def _neighbours(pi: Law, lam: float) -> Joint:
-    """Metropolis that only proposes the next more or less frequent token."""
+    """Metropolis that only proposes the neighbours of a token in the order of frequency."""
     place = np.argsort(np.argsort(-pi, kind="stable"))
     beside = np.abs(np.subtract.outer(place, place)) == 1
     return _staying(pi, (1 - lam) / 2 * np.minimum.outer(pi, pi) * beside)
 
 
 def _drift(pi: Law, lam: float) -> Joint:
-    """The two-term chain with a current around the tokens, taken from staying: not reversible."""
+    """Two-term chain that stays less and moves around a cycle instead: not reversible."""
     joint = _two_term(pi, lam)
     onward = np.roll(np.eye(len(pi)), 1, axis=1)  # both marginals of onward - I are zero
     return joint + 0.5 * float(np.diag(joint).min()) * (onward - np.eye(len(pi)))

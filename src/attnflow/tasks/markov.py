@@ -79,7 +79,7 @@ class MarkovChain:
         # Inverse transform on the cumulated rows, a whole column of tokens at once.
         steps = np.cumsum(self.transition, axis=1)
         tokens = np.empty((sequences, length), dtype=np.int64)
-        tokens[:, 0] = _draw(np.cumsum(law), rng.random(sequences))
+        tokens[:, 0] = drawn(np.cumsum(law), rng.random(sequences))
         for position in range(1, length):
             rows = steps[tokens[:, position - 1]]
             u = rng.random(sequences)[:, None]
@@ -167,7 +167,7 @@ def _stationary(matrix: Transition) -> Law:
     return law / law.sum()
 
 
-def _draw(cumulated: Law, u: Float[np.ndarray, "draw"]) -> Int[np.ndarray, "draw"]:
+def drawn(cumulated: Law, u: Float[np.ndarray, "draw"]) -> Int[np.ndarray, "draw"]:
     return np.minimum(np.searchsorted(cumulated, u, side="right"), len(cumulated) - 1)
 
 

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from attnflow._errors import InputError, shown, whole
 
 MOST = 50_000
-"""Samples up to which the population is listed: a gradient over them takes a third of a second."""
+"""Most samples that are listed: a gradient over so many takes a third of a second."""
 
 
 @final
@@ -277,7 +277,7 @@ def _splits(
 
 
 def _orders(counts: Any, total: int) -> float:
-    """The multinomial coefficient: in how many orders a multiset of tokens comes."""
+    """The multinomial coefficient: the number of orders of a multiset of tokens."""
     return math.factorial(total) / math.prod(math.factorial(n) for n in counts)
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
-from attnflow._errors import InputError, shown
-from attnflow.studies.config import key
+from attnflow._errors import InputError, positive, shown
+from attnflow.studies.config import key, unused
 from attnflow.tasks.laws import chain_of
 from attnflow.tasks.markov import MarkovChain
 
@@ -29,18 +27,19 @@ class Config:
         (), "any row-stochastic matrix [current, next] instead of pi and lam"
     )
     dim: int = key(16, "hidden dimension m")
-    init: Literal["fixed", "width"] = key(
-        "fixed", "fixed: entries of size init_scale; width: of size 1/dim, as in App. E"
+    init_scale: float | Literal["width"] = key(
+        1e-3, "standard deviation of every initial entry, epsilon; width: 1/dim, as in App. E"
     )
-    init_scale: float = key(1e-3, "standard deviation of every initial entry, epsilon")
     data: Literal["population", "finite", "sample"] = key(
         "population",
         "population: the limit of Prop. 2.3; finite: exact for `context` tokens; "
         "sample: `sequences` drawn once, as in App. E",
     )
     context: int = key(19, "tokens the model sees before the label (data finite, sample; batches)")
-    first: Literal["uniform", "stationary"] = key("uniform", "law of the first token, Def. 2.1")
-    sequences: int = key(100_000, "sequences of the sample, and of its test set")
+    first: Literal["uniform", "stationary"] = key(
+        "uniform", "law of the first token, Def. 2.1 (data finite, sample)"
+    )
+    sequences: int = key(100_000, "sequences of the sample, and of its test set (data sample)")
     until: float = key(3000.0, "flow time; discrete modes take until / rate steps")
     rtol: float = key(1e-6, "relative tolerance of the solve (mode flow)")
     mode: Literal["flow", "gd", "sgd", "adam"] = key(
@@ -59,22 +58,32 @@ class Config:
         _at_least("context", self.context, 1, "at least one token")
         _at_least("sequences", self.sequences, 1, "at least one sequence")
         _at_least("seed", self.seed, 0, "a seed is a whole number of at least 0")
-        for name in ("init_scale", "until", "rate", "rtol"):
-            value = getattr(self, name)
-            if not (np.isfinite(value) and value > 0):
-                raise InputError(name, f"{value:g}; a positive, finite number")
+        positive("init_scale", self.scale)
+        for name in ("until", "rate", "rtol"):
+            positive(name, getattr(self, name))
         if self.rtol >= 0.1:
             raise InputError("rtol", f"{self.rtol:g}; a relative tolerance is below 0.1")
         if self.mode != "flow" and self.until < self.rate:
             raise InputError("until", f"{self.until:g} is less than one step of {self.rate:g}")
         self._one_leader()
-        if self.transition and self.chain_kind != "two-term":
-            raise InputError("chain_kind", f"{self.chain_kind!r} with a transition; keep one")
+        self._refuse_unused()
 
     def chain(self) -> MarkovChain:
         if self.transition:
             return MarkovChain.of(self.transition)
         return chain_of(self.chain_kind, self.pi, self.lam)
+
+    def _refuse_unused(self) -> None:
+        if self.transition:
+            unused(self, "the transition matrix says it all", "pi", "lam", "chain_kind")
+        if self.mode == "flow":
+            unused(self, "mode flow takes no optimiser steps", "rate", "batch")
+        else:
+            unused(self, "only mode flow has a tolerance", "rtol")
+        if self.data == "population":
+            unused(self, "data population has no first token", "first")
+        if self.data != "sample":
+            unused(self, f"data {self.data} draws no sample", "sequences")
 
     def _one_leader(self) -> None:
         """The theory orders tokens by frequency; a chain given as a matrix runs without it."""
@@ -92,7 +101,7 @@ class Config:
     @property
     def scale(self) -> float:
         """The standard deviation of the initial entries."""
-        return self.init_scale if self.init == "fixed" else 1 / self.dim
+        return 1 / self.dim if self.init_scale == "width" else self.init_scale
 
     @property
     def minibatch(self) -> int:

@@ -1,4 +1,4 @@
-"""What the study looks at: the panels of Fig. 2, and the amplitudes of the unstable modes."""
+"""The study's measurements: the panels of Fig. 2, and the amplitudes of the unstable modes."""
 
 from __future__ import annotations
 

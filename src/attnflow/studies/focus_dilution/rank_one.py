@@ -24,18 +24,18 @@ from attnflow.studies.focus_dilution import theory
 from attnflow.tasks.markov import MarkovChain
 
 STEP = 1e-20
-"""Of a derivative by complex step: nothing is subtracted, so it is exact to rounding."""
+"""The complex step of a derivative: nothing is subtracted, so it is exact to rounding."""
 
 
 class RankOne(NamedTuple):
     """A point of the manifold near some parameters."""
 
     state: OneLayerAttention
-    """Of width one."""
+    """A model of width one."""
     alpha: np.ndarray
     alpha_tilde: np.ndarray
     distance: float
-    """Of the parameters from the manifold, over their norm."""
+    """The distance of the parameters from the manifold, over their norm."""
 
 
 def rank_one_flow(chain: MarkovChain) -> Flow:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, final
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
 from attnflow.claims import Citation
+from attnflow.draw import Figures
 from attnflow.flows.flow import Flow
 from attnflow.flows.probes import Mark, Observable
 from attnflow.flows.schedule import Every, Log, Schedule
@@ -107,41 +108,24 @@ class FocusDilution(Study):
 
         return super().claims()
 
-    def figures(self) -> Mapping[str, Callable[[xr.Dataset, list[Stage]], Any]]:
+    def figures(self) -> Figures:
         from attnflow.studies.focus_dilution import figures
 
         return figures.of(self)
 
     def snapshots(self, times: Sequence[float]) -> list[OneLayerAttention]:
-        """The parameters at these times, in the order given: trained again up to the last of them.
-
-        From the config alone, so that a run which was opened from disk has them too; a second
-        question for the same times is answered from memory.
-        """
+        """The parameters at these times, in the order given; they are remembered."""
         wanted = tuple(float(t) for t in times)
-        known = self._snapshots
-        if wanted not in known:
-            known[wanted] = self._train_again(wanted)
-        return known[wanted]
+        if wanted and wanted not in self._snapshots:
+            states = self.solution.states(wanted)
+            self._snapshots[wanted] = [
+                jax.tree.map(lambda a, k=k: a[k], states) for k in range(len(wanted))
+            ]
+        return self._snapshots.get(wanted, [])
 
     @cached_property
     def _snapshots(self) -> dict[tuple[float, ...], list[OneLayerAttention]]:
         return {}
-
-    def _train_again(self, times: tuple[float, ...]) -> list[OneLayerAttention]:
-        rate = self.config.rate
-        if self.config.mode != "flow":  # an optimiser is only at the ends of its steps
-            times = tuple(round(t / rate) * rate for t in times)
-        last = max(times, default=0.0)
-        if last <= 0:
-            return [self.start for _ in times]
-        shorter = FocusDilution(replace(self.config, until=last))
-        again = shorter.solve(
-            observe={}, marks={}, save=sorted({*times}), keep_states=True, progress=False
-        )
-        layout = again.flow.bind(again.start).layout
-        at, states = again.trajectory["time"].values, again.trajectory["state"].values
-        return [layout.numpy(states[int(np.argmin(np.abs(at - t)))]) for t in times]
 
     def summary(
         self, trajectory: xr.Dataset, stages: Sequence[Stage], saddles: Any = None

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
-from attnflow._errors import InputError
-from attnflow.studies.config import key
+from attnflow._errors import InputError, positive
+from attnflow.studies.config import key, unused
 
 
 @dataclass(frozen=True)
@@ -22,11 +21,11 @@ class Config:
     context: int = key(20, "tokens the model sees before the label")
     batch: int = key(256, "windows in a minibatch, drawn at random places of the text")
     dim: int = key(128, "hidden dimension m")
-    init_scale: float = key(
-        0.0, "standard deviation of every initial entry; 0 means 1/dim (App. E)"
+    init_scale: float | Literal["width"] = key(
+        "width", "standard deviation of every initial entry; width: 1/dim, as in App. E"
     )
     rate: float = key(1e-3, "learning rate of Adam; App. E has 1.5e-4, which is slower")
-    steps: int = key(4000, "optimiser steps")
+    until: float = key(4.0, "training time: until / rate steps")
     sequence: str = key(
         "", "tokens of the chosen input, comma separated, the query last; empty: the tracked ones"
     )
@@ -41,7 +40,7 @@ class Config:
 
     def __post_init__(self) -> None:
         from attnflow.corpus.reading import check_file
-        from attnflow.corpus.tokenizing import check_kind
+        from attnflow.corpus.tokenizing import KINDS, check_kind
 
         if self.text:
             check_file(self.text)
@@ -51,7 +50,6 @@ class Config:
             "context": 1,
             "batch": 1,
             "dim": 1,
-            "steps": 1,
             "test_sample": 2,
             "held_out": 2,
             "seed": 0,
@@ -59,22 +57,23 @@ class Config:
         for name, bound in least.items():
             if getattr(self, name) < bound:
                 raise InputError(name, f"{getattr(self, name)}; a whole number of at least {bound}")
-        if not (math.isfinite(self.rate) and self.rate > 0):
-            raise InputError("rate", f"{self.rate:g}; a positive, finite number")
-        if not (math.isfinite(self.init_scale) and self.init_scale >= 0):
-            raise InputError(
-                "init_scale", f"{self.init_scale:g}; a positive number, or 0 for 1/dim"
-            )
+        positive("init_scale", self.scale)
+        for name in ("rate", "until"):
+            positive(name, getattr(self, name))
+        if self.until < self.rate:
+            raise InputError("until", f"{self.until:g} is less than one step of {self.rate:g}")
+        if self.tokenizer not in KINDS:
+            unused(self, "a tokenizer file brings its own number of tokens", "vocabulary")
 
     @property
     def scale(self) -> float:
         """The standard deviation of the start."""
-        return self.init_scale or 1 / self.dim
+        return 1 / self.dim if self.init_scale == "width" else self.init_scale
 
     @property
-    def until(self) -> float:
-        """The time of the last step: steps times rate."""
-        return self.steps * self.rate
+    def steps(self) -> int:
+        """How many steps Adam takes."""
+        return round(self.until / self.rate)
 
     @property
     def mode(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, final
 
@@ -13,6 +13,7 @@ import xarray as xr
 
 from attnflow.claims import Citation, Measurement
 from attnflow.corpus import visible
+from attnflow.draw import Figures
 from attnflow.flows.flow import Flow
 from attnflow.flows.probes import Observable
 from attnflow.flows.solution import Solution
@@ -100,7 +101,7 @@ class FocusDilutionText(Study):
 
         return super().claims()
 
-    def figures(self) -> Mapping[str, Callable[[xr.Dataset, list[Stage]], Any]]:
+    def figures(self) -> Figures:
         from attnflow.studies.focus_text import figures
 
         return figures.of(self.data.unigram, self.data.bigram, self.config.context)

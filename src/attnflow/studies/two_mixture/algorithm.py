@@ -1,71 +1,172 @@
-"""Algorithm 1 at infinite width: neurons, attention on the conflicting samples, neurons again."""
+"""Joint training and Algorithm 1 at infinite width, each as one solve of ten numbers.
+
+Algorithm 1: neurons, attention on the conflicting samples, neurons again.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.integrate import solve_ivp
 
 from attnflow._errors import InputError
+from attnflow.flows.driver import integrate
+from attnflow.flows.layout import Params
+from attnflow.flows.phases import Phase
+from attnflow.flows.probes import Mark, shared
+from attnflow.flows.sinks import Event
+from attnflow.flows.solution import Solution
+from attnflow.models.two_head import gate_names
 from attnflow.models.two_head_reduced import SymmetricFlow, symmetric_flow
 from attnflow.studies.two_mixture import theory
-from attnflow.studies.two_mixture.paths import (
-    Path,
-    Sliding,
-    Switch,
-    event_of,
-    features,
-    main_score,
-    solve,
-    unpack,
-)
 from attnflow.tasks.mixture import MixtureClassification, MixturePopulation
+
+HALF = float(np.log(2) / 2)
+"""Half of the loss at the start."""
 
 LOSSES = (0.1, 0.03, 0.01, 0.003, 0.001)
 """Where stage 3 is timed."""
 
 
-def conflicting(task: MixtureClassification) -> MixturePopulation:
-    """The samples of stage 2: the distractors' majority speaks against the label, d < 0."""
-    orbits = task.orbits
-    return orbits.restricted(where=orbits.agreement < 0)
+def halves(group_losses: Callable[[Params], Any], population: MixturePopulation) -> dict[str, Mark]:
+    """Marks `half d`: where the loss given d falls to ln2 / 2."""
+    each = shared(group_losses)
+    return {
+        f"half {d}": Mark(lambda state, i=i: each(state)[i], HALF, -1)
+        for i, d in enumerate(population.agreements)
+    }
 
 
-@dataclass(frozen=True)
+def loss_marks(loss: Callable[[Params], Any], losses: Sequence[float] = LOSSES) -> dict[str, Mark]:
+    """Marks `loss e`: where the population loss falls to e."""
+    return {f"loss {e:g}": Mark(loss, float(e), -1) for e in losses}
+
+
+def fall_times(
+    events: Sequence[Event], after: float, losses: Sequence[float] = LOSSES
+) -> dict[float, float]:
+    """How long after a time each of the losses was first reached, of those that were."""
+    met = {e.name: e.time - after for e in reversed(events) if e.time > after}
+    return {e: met[f"loss {e:g}"] for e in losses if f"loss {e:g}" in met}
+
+
+def joint(
+    task: MixtureClassification,
+    omega: float,
+    bias: float,
+    until: float,
+    *,
+    loss: float | None = None,
+    rtol: float = 1e-8,
+) -> Solution:
+    """All weights by gradient flow, with the marks of `halves`.
+
+    With `loss` the solve stops where the population loss has fallen to it.
+    """
+    flow = symmetric_flow(task.orbits, omega, bias)
+    return integrate(
+        flow,
+        flow.start,
+        until,
+        observe={
+            "group_loss": flow.group_losses,
+            "powers": lambda state, on: np.array(flow.powers(state, on)),
+        },
+        marks=halves(flow.group_losses, task.orbits),
+        stops=None if loss is None else {"loss": Mark(flow.loss_of, loss, -1)},
+        rtol=rtol,
+        progress=False,
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def learning(groups: int, omega: float, bias: float) -> Solution:
+    """The joint flow of K groups (L = 3) until its loss is .05."""
+    return joint(MixtureClassification(groups, 3), omega, bias, 1500.0 * groups, loss=0.05)
+
+
+def schedule(
+    flow_of: Callable[[MixturePopulation, tuple[str, ...]], Any],
+    population: MixturePopulation,
+    *,
+    t1: float,
+    score: Mark,
+    wait: float,
+    until: float,
+    end: Mark | None = None,
+) -> list[Phase]:
+    """Algorithm 1: neurons on all samples until T1, attention on the conflicting ones until the
+    score is reached, neurons again. `flow_of` makes the flow of a population with frozen parts."""
+    # Weight 0 instead of leaving samples out: the gates of every phase are the same ones.
+    hard = population.reweighted(np.where(population.agreement < 0, population.weight, 0.0))
+    neurons = flow_of(population, ("attention",))
+    return [
+        Phase("neurons", neurons, t1),
+        Phase("attention", flow_of(hard, ("neurons",)), wait, score),
+        Phase("convergence", neurons, until, end),
+    ]
+
+
+@dataclass(frozen=True, eq=False)
 class ThreeStages:
-    """A run of Algorithm 1. Times of stage 2 and 3 count from their beginning."""
+    """A run of Algorithm 1, solved through all its stages."""
 
-    neurons: Path
-    attention: Path | None
-    convergence: Path | None
-    t05: float | None
-    """When the first gate shuts; None where none does before T1."""
-    duration: float | None
-    """T2 - T1; None where the score does not reach its level."""
-    times: Mapping[float, float]
-    """Stage 3: time to each loss that was reached."""
-    sliding: str = ""
-    """Where a gate slides: the stage it happens in is not solved here, nor are later ones."""
+    flow: SymmetricFlow
+    solution: Solution
+    losses: tuple[float, ...]
 
     @property
     def t1(self) -> float:
-        return self.neurons.end
+        return self.solution.phases[0].ends
 
     @property
-    def switches(self) -> list[tuple[str, Switch]]:
-        """Every switch with the stage it belongs to; its time is that of the whole run."""
-        shifts = {"1": 0.0, "2": self.t1, "3": self.t1 + (self.duration or 0.0)}
-        parts = {"1": self.neurons, "2": self.attention, "3": self.convergence}
-        return [
-            (stage, Switch(s.gate, s.time + shifts[stage], s.on))
-            for stage, part in parts.items()
-            if part is not None
-            for s in part.switches
-        ]
+    def t2(self) -> float | None:
+        """None where the score does not reach its level."""
+        found = self.solution.first("attention")
+        return found if np.isfinite(found) else None
+
+    @property
+    def t05(self) -> float | None:
+        """When the first gate shuts; None where none does before T1."""
+        return next((e.time for e in self.switches if e.direction < 0 and e.time < self.t1), None)
+
+    @property
+    def duration(self) -> float | None:
+        """T2 - T1."""
+        return None if self.t2 is None else self.t2 - self.t1
+
+    @property
+    def times(self) -> dict[float, float]:
+        """Stage 3: time from T2 to each loss that was reached."""
+        if self.t2 is None:
+            return {}
+        return fall_times(self.solution.events, self.t2, self.losses)
+
+    @property
+    def switches(self) -> list[Event]:
+        """Every gate that went on (+1) or off (-1), of a representative with label +1."""
+        names = gate_names(self.flow.population)
+        return [e for e in self.solution.events if e.name in names]
+
+    @property
+    def sliding(self) -> str:
+        """Which gates slid, and when; empty where none did."""
+        return "; ".join(
+            f"{', '.join(m.sliding)} from t = {m.begins:.6g} to {m.ends:.6g}"
+            for m in self.solution.sliding
+        )
+
+    @functools.cached_property
+    def at_t1(self) -> Params:
+        return self.solution.at(self.t1)
+
+    @functools.cached_property
+    def at_t2(self) -> Params:
+        assert self.t2 is not None
+        return self.solution.at(self.t2)
 
 
 @functools.lru_cache(maxsize=64)
@@ -77,134 +178,32 @@ def three_stages(
     score_stop: float,
     losses: tuple[float, ...] = LOSSES,
     rtol: float = 1e-8,
-    wait: float | None = None,
 ) -> ThreeStages:
     """Algorithm 1: neurons until T1, attention on the conflicting samples until the score
-    `c1'S v1` reaches `score_stop`, neurons again until the last of `losses`."""
-    K = task.groups
-    everything = symmetric_flow(task.orbits, omega, bias)
-    hard = symmetric_flow(conflicting(task), omega, bias)
-    first = solve(everything, everything.start, t1, train=("neurons",), rtol=rtol)
-    closed = [s.time for s in first.switches if not s.on]
-    gamma = float(first.final["w"][0])
-    if wait is None:
-        wait = 200.0 * K
-        if gamma > 1e-6:
-            wait += 3 * theory.attention_time(gamma, omega, K, score_stop)
-    second = third = duration = None
-    times: dict[float, float] = {}
-    words = ""
-    try:
-        second = solve(
-            hard,
-            first.final,
-            wait,
-            train=("attention",),
-            rtol=rtol,
-            stop="score",
-            marks={"score": (lambda s: main_score(s, K), score_stop)},
-        )
-        duration = second.marks.get("score")
-        if duration is not None:
-            third = converge(everything, second.final, losses, rtol=rtol)
-            times = {e: third.marks[f"loss {e:g}"] for e in losses if f"loss {e:g}" in third.marks}
-    except Sliding as met:
-        words = f"stage {2 if second is None else 3}: {met}"
-    begun = closed[0] if closed else None
-    return ThreeStages(first, second, third, begun, duration, times, words)
-
-
-def converge(
-    flow: SymmetricFlow,
-    start: Mapping[str, Any],
-    losses: Sequence[float] = LOSSES,
-    *,
-    rtol: float = 1e-8,
-    until: float | None = None,
-) -> Path:
-    """Stage 3: the neurons alone, until the loss has fallen to the last of `losses`.
-
-    The attention stands still, so that `H_h(X) = Phi_h(X) . (gamma, a)` with constant features:
-    two equations.
-    """
+    `c1'S v1` reaches `score_stop`, neurons again until the smallest of `losses`."""
     if not losses or min(losses) <= 0:
         raise InputError("losses", f"{losses}; positive losses")
-    weight, label = flow.tables.weight, flow.tables.label
-    phi = features(flow, start)
-    gates = (flow.gate_values(start) > 0).astype(float)
-    names = flow.gated.names(gates.size)
-    sign = np.array([[1.0], [-1.0]])
-    levels = sorted({float(e) for e in losses}, reverse=True)
-
-    def heights(w: np.ndarray) -> np.ndarray:
-        return phi @ w + flow.bias
-
-    def losses_of(w: np.ndarray) -> float:
-        H = heights(w)
-        f = (sign * np.maximum(H, 0.0)).sum(axis=0)
-        return float(weight @ np.logaddexp(0.0, -label * f))
-
-    time, w, switches, met, pieces = 0.0, np.array(start["w"], dtype=float), [], {}, []
-    times, rows = [np.zeros(1)], [w[None]]
-    rest = np.concatenate([np.ravel(start["S_sum"]), np.ravel(start["S_diff"])])
-    until = 1e4 / levels[-1] * flow.groups if until is None else until
-    while True:
-
-        def velocity(_: float, w: np.ndarray, on: np.ndarray = gates) -> np.ndarray:
-            H = heights(w) * on
-            f = H[0] - H[1]
-            a = sign * on * (weight * label * np.exp(-np.logaddexp(0.0, label * f)))
-            return np.einsum("hn,hnk->k", a, phi) / (2 * flow.groups)
-
-        sides = np.where(gates.ravel() > 0, 1.0, -1.0)
-        watch = [
-            event_of(lambda w, i=i, s=s: s * heights(w).ravel()[i], -1) for i, s in enumerate(sides)
-        ]
-        wanted = [e for e in levels if e not in met]
-        watch += [
-            event_of(lambda w, e=e: np.log(losses_of(w) / e), -1, ends=e == levels[-1])
-            for e in wanted
-        ]
-        found = solve_ivp(
-            velocity,
-            (time, until),
-            w,
-            method="LSODA",
-            rtol=rtol,
-            atol=rtol,
-            events=watch,
-            dense_output=True,
-        )
-        for e, at in zip(wanted, found.t_events[gates.size :], strict=True):
-            if len(at):
-                met[e] = float(at[0])
-        times.append(found.t[1:])
-        rows.append(found.y.T[1:])
-        pieces.append(_Extended(found.sol, rest))
-        time, w = float(found.t[-1]), found.y[:, -1].copy()
-        hit = {i for i in range(gates.size) if len(found.t_events[i])}
-        if levels[-1] in met or found.status == 0 or not hit:
-            break
-        near = set(np.flatnonzero(np.abs(heights(w).ravel()) < 1e-9).tolist())
-        gates = gates.copy()
-        for i in hit | near:
-            gates.flat[i] = 1 - gates.flat[i]
-            switches.append(Switch(names[i], time, bool(gates.flat[i])))
-        ahead = (phi @ velocity(time, w, gates)).ravel()
-        for i in hit:
-            if ahead[i] * (1 if gates.flat[i] else -1) < 0:
-                raise Sliding(time, names[i], unpack(np.concatenate([w, rest])))
-    w_rows = np.concatenate(rows)
-    states = np.concatenate([w_rows, np.broadcast_to(rest, (len(w_rows), 8))], axis=1)
-    marks = {f"loss {e:g}": at for e, at in met.items()}
-    return Path(flow, np.concatenate(times), states, tuple(switches), marks, tuple(pieces))
+    flow = symmetric_flow(task.orbits, omega, bias)
+    marks = loss_marks(flow.loss_of, losses)
+    phases = schedule(
+        lambda population, frozen: symmetric_flow(population, omega, bias, frozen),
+        task.orbits,
+        t1=t1,
+        score=Mark(lambda state: flow.score(state, "c", "v"), score_stop, 1),
+        wait=_patience(task, omega, bias, t1, score_stop),
+        until=1e4 / min(losses) * task.groups,
+        end=marks[f"loss {min(losses):g}"],
+    )
+    return ThreeStages(
+        flow, integrate(phases, flow.start, marks=marks, rtol=rtol, progress=False), losses
+    )
 
 
-class _Extended:
-    """The interpolant of stage 3, with the scores that stand still."""
-
-    def __init__(self, inner: Any, rest: np.ndarray):
-        self._inner, self._rest, self.t_max = inner, rest, inner.t_max
-
-    def __call__(self, time: float) -> np.ndarray:
-        return np.concatenate([self._inner(time), self._rest])
+def _patience(
+    task: MixtureClassification, omega: float, bias: float, t1: float, stop: float
+) -> float:
+    """How long to wait for stage 2: thrice its length at L = 3; longer samples attend less."""
+    K = task.groups
+    gamma = float(theory.neurons(t1, bias, K)[0])
+    known = 3 * theory.attention_time(gamma, omega, K, stop) if gamma > 1e-6 else 0.0
+    return (200.0 * K + known) * (task.length - 2) ** 2

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from attnflow._errors import InputError, positive, shown, whole
-from attnflow.studies.config import key
+from attnflow.studies.config import key, unused
 from attnflow.tasks.mixture import MOST, MixtureClassification
 
 WIDEST = 4096
@@ -23,10 +23,10 @@ class Config:
     bias: float = key(0.5, "the fixed bias b of eq. (1), positive")
     omega: float = key(0.1, "scale of the attention's start: entries N(0, omega^2 / dim)")
     dim: int | float | Literal["inf"] = key("inf", "embedding dimension m, or inf (Def. 5.1)")
-    mode: Literal["joint", "staged", "gd"] = key(
-        "joint", "joint: all weights by gradient flow; staged: Algorithm 1; gd: all by descent"
+    mode: Literal["flow", "staged", "gd"] = key(
+        "flow", "flow: all weights by gradient flow; staged: Algorithm 1; gd: all by descent"
     )
-    lr: float = key(0.1, "learning rate of mode gd; time is steps times lr")
+    rate: float = key(0.1, "learning rate of gd; time is steps times rate")
     t1: float = key(20.0, "T1, where stage 1 of Algorithm 1 ends")
     score_stop: float = key(1.0, "stage 2 of Algorithm 1 ends when the score c1'S v1 reaches this")
     until: float = key(
@@ -34,7 +34,7 @@ class Config:
         "flow time; of mode staged that of stage 3 and the longest wait for stage 2; "
         "0: long enough for the last stage, growing with K and log 1/omega",
     )
-    rtol: float = key(1e-8, "relative tolerance of the solve (joint, staged)")
+    rtol: float = key(1e-8, "relative tolerance of the solve (flow, staged)")
     seed: int = key(0, "of the start at a finite dim")
 
     def __post_init__(self) -> None:
@@ -47,20 +47,26 @@ class Config:
                 "for b > 0, and with b <= 0 nothing learns",
             )
         self._check_dim()
-        for name in ("lr", "t1", "score_stop", "rtol"):
+        for name in ("rate", "t1", "score_stop", "rtol"):
             positive(name, getattr(self, name))
         if self.rtol >= 0.1:
             raise InputError("rtol", f"{self.rtol:g}; a relative tolerance is below 0.1")
         if not (math.isfinite(self.until) and self.until >= 0):
             raise InputError("until", f"{self.until:g}; a time of at least 0 (0: chosen for you)")
-        if self.mode == "gd" and 0 < self.until < self.lr:
-            raise InputError("until", f"{self.until:g} is less than one step of {self.lr:g}")
+        if self.mode == "gd" and 0 < self.until < self.rate:
+            raise InputError("until", f"{self.until:g} is less than one step of {self.rate:g}")
         whole("seed", self.seed, least=0)
+        if self.mode == "gd":
+            unused(self, "mode gd has no tolerance", "rtol")
+        else:
+            unused(self, f"mode {self.mode} takes no optimiser steps", "rate")
+        if self.infinite:
+            unused(self, "nothing is random at an infinite dim", "seed")
         if not self.symmetric and task.count > MOST:
             raise InputError(
                 "groups" if self.groups > self.length else "length",
                 f"K = {self.groups}, L = {self.length} has {task.count:,} distinct samples, more "
-                f"than the {MOST:,} that are listed; the orbit form (dim=inf, mode joint or "
+                f"than the {MOST:,} that are listed; the orbit form (dim=inf, mode flow or "
                 "staged) has one sample per orbit, MixtureClassification.sample(n) draws some",
             )
         if self.symmetric:

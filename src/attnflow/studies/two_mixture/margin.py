@@ -21,7 +21,6 @@ from scipy.optimize import nnls
 from attnflow._errors import InputError, shown
 from attnflow.models.two_head import tables
 from attnflow.models.two_head_reduced import SymmetricFlow
-from attnflow.studies.two_mixture.paths import features
 from attnflow.tasks.mixture import MixturePopulation
 
 ZERO = 1e-9
@@ -100,7 +99,7 @@ def symmetric_features(
     along v (opposite in the heads) and along the bias.
     """
     on = _gates(gates, lambda: flow.gate_values(state), (2, len(flow.population)))
-    phi = features(flow, state) * on[..., None]
+    phi = flow.features(state) * on[..., None]
     main = (phi[0] - phi[1]) / np.sqrt(2 * flow.groups)
     return np.concatenate([main, flow.bias * (on[0] - on[1])[:, None]], axis=1)
 

@@ -19,7 +19,6 @@ from attnflow.models import two_head
 from attnflow.models.two_head import HEADS, TwoHeadClassifier, gate_names, tables
 from attnflow.models.two_head_gram import head_scores
 from attnflow.models.two_head_reduced import SymmetricFlow
-from attnflow.studies.two_mixture import paths
 from attnflow.tasks.mixture import MixturePopulation
 
 SHOWN = 8
@@ -58,8 +57,10 @@ class View(Protocol):
         """p[head, sample, key, query]."""
         ...
 
-    def powers(self, state: Params) -> tuple[Any, Any]:
-        """What neurons and attention contribute to `-dL/dt`: `|grad_w L|^2`, `|grad_att L|^2`."""
+    def powers(self, state: Params, gates: Any = None) -> tuple[Any, Any]:
+        """What neurons and attention contribute to `-dL/dt`: `|grad_w L|^2`, `|grad_att L|^2`.
+
+        With the shares of the gates also where one slides."""
         ...
 
 
@@ -71,6 +72,7 @@ class SymmetricView:
         self.flow, self.population = flow, flow.population
         self.loss, self.group_losses = flow.loss_of, flow.group_losses
         self.gate_values, self.attention = flow.gate_values, flow.attention
+        self.powers = flow.powers
         self._lifted = shared(flow.lift)
 
     def neurons(self, state: Params) -> Any:
@@ -88,9 +90,6 @@ class SymmetricView:
             return jnp.stack([plus, flip[:, None] * plus * flip[None, :]])
 
         return full(parts["A_sum"], parts["A_diff"]), full(parts["B_sum"], parts["B_diff"])
-
-    def powers(self, state: Params) -> tuple[Any, Any]:
-        return paths.powers(self.flow, state)
 
 
 class _Full:
@@ -121,9 +120,9 @@ class _Full:
     def self_scores(self, state: Params) -> tuple[Any, Any]:
         raise NotImplementedError
 
-    def powers(self, state: Params) -> tuple[Any, Any]:
+    def powers(self, state: Params, gates: Any = None) -> tuple[Any, Any]:
         S = self.scores(state)
-        dw, M = self.tables.forces(self.neurons(state), S, self.bias)
+        dw, M = self.tables.forces(self.neurons(state), S, self.bias, gates)
         M, (A, B) = M.reshape(S.shape), self.self_scores(state)
         return (dw**2).sum(), (M * (M @ B + A @ M)).sum()
 
@@ -156,13 +155,13 @@ class WeightView(_Full):
     def self_scores(self, state: TwoHeadClassifier) -> tuple[Any, Any]:
         return state.key_scores, state.query_scores
 
-    def powers(self, state: TwoHeadClassifier) -> tuple[Any, Any]:
-        v = two_head.velocity(state, self.population)
+    def powers(self, state: TwoHeadClassifier, gates: Any = None) -> tuple[Any, Any]:
+        v = two_head.velocity(state, self.population, None, gates)
         return (v.w**2).sum(), (v.WK**2).sum() + (v.WQ**2).sum()
 
 
 def of(view: View, *, gates: bool) -> dict[str, Observable]:
-    """The observables; `gates` where the solver does not record them by itself."""
+    """The observables; `gates` where the flow has none of its own, so that they are one of them."""
     population = view.population
     K = population.groups
     kept = min(K, SHOWN)
@@ -175,6 +174,13 @@ def of(view: View, *, gates: bool) -> dict[str, Observable]:
     selves = shared(view.self_scores)
     heads = np.array(HEADS)
     names = np.array(population.names())[chosen]
+
+    def power(part: int) -> Any:
+        # With the gates' shares both add to -dL/dt also while the flow slides.
+        if gates:
+            return lambda state: forces(state)[part]
+        return lambda state, on: forces(state, on)[part]
+
     found = {
         "loss": Observable(view.loss, (), {}, "nats", "population loss"),
         "group_loss": Observable(
@@ -225,10 +231,10 @@ def of(view: View, *, gates: bool) -> dict[str, Observable]:
             "attention on chosen samples",
         ),
         "neuron_power": Observable(
-            lambda s: forces(s)[0], (), {}, "nats per time", "|grad_w L|^2, the neurons' share"
+            power(0), (), {}, "nats per time", "|grad_w L|^2, the neurons' share"
         ),
         "attention_power": Observable(
-            lambda s: forces(s)[1], (), {}, "nats per time", "|grad_att L|^2, attention's share"
+            power(1), (), {}, "nats per time", "|grad_att L|^2, attention's share"
         ),
     }
     if gates:

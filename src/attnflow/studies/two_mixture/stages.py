@@ -108,22 +108,3 @@ def crossing(t: Series, q: Series, i: int) -> float:
     if before * after > 0 or before == after:
         return float(t[i])
     return float(t[i - 1] + (t[i] - t[i - 1]) * before / (before - after))
-
-
-def first_fall(t: Series, y: Series, level: float) -> float | None:
-    """When a smooth series first falls to a level, on a monotone cubic through its rows."""
-    from scipy.interpolate import PchipInterpolator
-    from scipy.optimize import brentq
-
-    below = np.flatnonzero(y <= level)
-    if not len(below):
-        return None
-    i = int(below[0])
-    if i == 0:
-        return float(t[0])
-    lo = max(i - 3, 0)
-    hi = min(i + 3, len(t))
-    keep = np.concatenate([[True], np.diff(t[lo:hi]) > 0])
-    smooth = PchipInterpolator(t[lo:hi][keep], y[lo:hi][keep])
-    found = brentq(lambda x: float(smooth(x)) - level, t[i - 1], t[i])
-    return float(found)  # pyright: ignore[reportArgumentType]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, final
 
@@ -11,21 +10,21 @@ import numpy as np
 import xarray as xr
 
 from attnflow.claims import Citation
+from attnflow.draw import Figures
 from attnflow.flows.discrete import GradientDescent, descend
+from attnflow.flows.driver import integrate
+from attnflow.flows.phases import Phase
 from attnflow.flows.probes import Mark, Observable
 from attnflow.flows.schedule import Every, Linear, Schedule
-from attnflow.flows.sinks import Segment, Shape
+from attnflow.flows.sinks import Event
 from attnflow.flows.solution import Solution
-from attnflow.flows.staging import Phase, staged
-from attnflow.models.two_head import TwoHeadClassifier, gated_weight_flow, weight_flow
+from attnflow.models.two_head import TwoHeadClassifier, weight_flow
 from attnflow.models.two_head_gram import gram_flow, infinite_width_start
 from attnflow.models.two_head_reduced import SymmetricFlow, symmetric_flow
 from attnflow.observe.stages import Stage
 from attnflow.studies.study import Study
-from attnflow.studies.two_mixture import algorithm, margin, observables, paths, stages, theory
-from attnflow.studies.two_mixture.algorithm import LOSSES
+from attnflow.studies.two_mixture import algorithm, margin, observables, stages, theory
 from attnflow.studies.two_mixture.config import Config
-from attnflow.studies.two_mixture.paths import HALF
 from attnflow.tasks.mixture import MixturePopulation
 
 PAPER = Citation(
@@ -35,12 +34,6 @@ PAPER = Citation(
     year=2025,
     venue="ICLR",
 )
-
-FROZEN = {
-    "neurons": {"symmetric": ("S_sum", "S_diff"), "weights": ("WK", "WQ")},
-    "attention": {"symmetric": ("w",), "weights": ("w",)},
-}
-"""What stands still while a part is trained, by the kind of state."""
 
 
 @final
@@ -72,12 +65,10 @@ class TwoMixture(Study):
     def flow(self) -> Any:
         c = self.config
         if c.symmetric:
-            return self.symmetric.gated
+            return self.symmetric
         if c.infinite:
             return gram_flow(self.population, c.bias)
-        if c.mode == "gd":
-            return weight_flow(self.population)
-        return gated_weight_flow(self.population)
+        return weight_flow(self.population)
 
     @cached_property
     def start(self) -> Any:
@@ -99,26 +90,34 @@ class TwoMixture(Study):
 
     @cached_property
     def observe(self) -> Mapping[str, Observable]:
-        return observables.of(self.view, gates=self.config.mode == "gd")
+        return observables.of(self.view, gates=isinstance(self.view, observables.GramView))
+
+    @cached_property
+    def marks(self) -> Mapping[str, Mark]:
+        """`half d`: the loss given d falls to ln2 / 2; in mode staged also losses of stage 3."""
+        found = algorithm.halves(self.view.group_losses, self.population)
+        if self.config.mode == "staged":
+            found |= algorithm.loss_marks(self.view.loss)
+        return found
 
     @property
     def save(self) -> Schedule:
-        return Every(1)
+        return Linear(self.rows) if self.config.mode == "gd" else Every(1)
 
     @property
     def rows(self) -> int:
-        """A tenth of the steps of descent, so that half times are exact to a step."""
-        return max(2, min(2000, round(self.config.horizon / self.config.lr / 10) + 1))
+        """A tenth of the steps of descent."""
+        return max(2, min(2000, round(self.config.horizon / self.config.rate / 10) + 1))
 
     def optimiser(self) -> GradientDescent:
-        return GradientDescent(self.config.lr)
+        return GradientDescent(self.config.rate)
 
     @cached_property
     def main_score(self) -> Callable[[Any], Any]:
         """`c_k' S v_k` of the plus head, mean over groups and (mirrored) heads."""
-        K, view = self.config.groups, self.view
+        K, view, reduced = self.config.groups, self.view, self.symmetric
         if self.config.symmetric:
-            return lambda state: paths.main_score(state, K)
+            return lambda state: reduced.score(state, "c", "v")
 
         def mean(state: Any) -> Any:
             S = view.scores(state)
@@ -127,66 +126,42 @@ class TwoMixture(Study):
         return mean
 
     def solve(self, **options: Any) -> Solution:
-        """Train as `config.mode` says. A flow is solved in memory and then handed to the sink."""
+        """Train as `config.mode` says."""
         c = self.config
-        common = {"observe": self.observe, "marks": self.marks, **options}
+        common = {"observe": self.observe, "marks": self.marks, "save": self.save, **options}
         if c.mode == "gd":
             return self._descend(common)
-        sink = common.pop("sink", None)
-        common.pop("checkpoint_every", None)  # a run of seconds is started again, not resumed
-        common.setdefault("save", self.save)
         common.setdefault("rtol", c.rtol)
         if c.mode == "staged":
-            solution = staged(self.phases(), self.start, **common)
-            at = solution.trajectory["phase"]
-            solution = replace(
-                solution,
-                trajectory=solution.trajectory.reset_coords("phase").assign(
-                    phase=at.astype(float).drop_vars("phase")
-                ),
-            )
-        else:
-            solution = self.flow.integrate(self.start, c.horizon, **common)
-        if sink is not None:
-            _deliver(solution, sink)
-        return solution
+            return integrate(self.phases(), self.start, **common)
+        return integrate(self.flow, self.start, c.horizon, **common)
 
     def _descend(self, common: dict[str, Any]) -> Solution:
         c = self.config
-        common.setdefault("save", Linear(self.rows))
         if c.infinite:
-            steps = max(1, round(c.horizon / c.lr))
-            return self.flow.descend(self.start, c.lr, steps, **common)
+            steps = max(1, round(c.horizon / c.rate))
+            return self.flow.descend(self.start, c.rate, steps, **common)
         return descend(self.flow, self.start, c.horizon, self.optimiser(), **common)
 
     def phases(self) -> list[Phase]:
         """Algorithm 1: neurons on all samples, attention on the conflicting ones, neurons."""
         c = self.config
-        kind = "symmetric" if c.symmetric else "weights"
-        # Weight 0 instead of leaving samples out: the gates of every phase are the same ones.
-        hard = self.population.reweighted(
-            np.where(self.population.agreement < 0, self.population.weight, 0.0)
+
+        def flow_of(population: MixturePopulation, frozen: tuple[str, ...]) -> Any:
+            if c.symmetric:
+                return symmetric_flow(population, c.omega, c.bias, frozen)
+            return weight_flow(population, frozen)
+
+        score = Mark(self.main_score, c.score_stop, 1)
+        return algorithm.schedule(
+            flow_of, self.population, t1=c.t1, score=score, wait=c.horizon, until=c.horizon
         )
-        on_hard: Any = (
-            symmetric_flow(hard, c.omega, c.bias).gated if c.symmetric else gated_weight_flow(hard)
-        )
-        stop = Mark(self.main_score, c.score_stop, 1)
-        return [
-            Phase("neurons", self.flow, c.t1, frozen=FROZEN["neurons"][kind]),
-            Phase("attention", on_hard, c.horizon, stop, FROZEN["attention"][kind]),
-            Phase("convergence", self.flow, c.horizon, frozen=FROZEN["neurons"][kind]),
-        ]
 
     @cached_property
-    def three_stages(self) -> algorithm.ThreeStages | None:
-        """Algorithm 1 at infinite width with this config's numbers; None where a gate slides."""
+    def three_stages(self) -> algorithm.ThreeStages:
+        """Algorithm 1 at infinite width with this config's numbers."""
         c = self.config
-        try:
-            return algorithm.three_stages(
-                self.task, c.omega, c.bias, c.t1, c.score_stop, rtol=1e-10
-            )
-        except paths.Sliding:
-            return None
+        return algorithm.three_stages(self.task, c.omega, c.bias, c.t1, c.score_stop, rtol=1e-10)
 
     def stages(self, trajectory: xr.Dataset) -> list[Stage]:
         return stages.find(trajectory)
@@ -200,7 +175,7 @@ class TwoMixture(Study):
 
         return super().claims()
 
-    def figures(self) -> Mapping[str, Callable[[xr.Dataset, list[Stage]], Any]]:
+    def figures(self) -> Figures:
         from attnflow.studies.two_mixture import figures
 
         return figures.of(self)
@@ -231,25 +206,23 @@ class TwoMixture(Study):
         w = row["neuron"].values[0][[0, kept]]
         return {"w": w, "S_sum": same + (K - 1) * other, "S_diff": same - other}
 
-    def half_times(self, trajectory: xr.Dataset) -> dict[str, float | None]:
-        """When the loss given d has fallen to ln2 / 2, for each d."""
-        t = trajectory["time"].values
-        return {
-            str(d): stages.first_fall(t, trajectory["group_loss"].sel(agreement=d).values, HALF)
-            for d in trajectory["agreement"].values.tolist()
-        }
+    def half_times(self) -> dict[str, float | None]:
+        """When the loss given d has fallen to ln2 / 2, for each d: of descent the first step."""
+        met = {e.name: e.time for e in reversed(self.events)}
+        return {str(d): met.get(f"half {d}") for d in self.population.agreements}
 
     def summary(
         self, trajectory: xr.Dataset, stages: Sequence[Stage], saddles: Any = None
     ) -> dict[str, Any]:
         found = self.margins(trajectory)
         told = self._schedule(trajectory)
-        more = {}
+        half, more = self.half_times(), {}
         if self.config.mode == "gd":
-            more["half_steps"] = _half_steps(trajectory)
+            lr = self.config.rate
+            more["half_steps"] = {d: None if t is None else round(t / lr) for d, t in half.items()}
         return {
             **told,
-            "half_times": self.half_times(trajectory),
+            "half_times": half,
             **more,
             "predictions": self.predictions(),
             "margin": found["all_on"].value,
@@ -266,9 +239,7 @@ class TwoMixture(Study):
         c, run = self.config, self.three_stages
         if c.length != 3:
             return {}
-        size = None
-        if run is not None and run.duration is not None and run.attention is not None:
-            size = margin.margin(self.symmetric, run.attention.final).value
+        size = None if run.t2 is None else margin.margin(self.symmetric, run.at_t2).value
         told = theory.stage_times(
             c.bias, c.omega, c.groups, t1=c.t1, stop=c.score_stop, margin=size or None
         )
@@ -285,13 +256,9 @@ class TwoMixture(Study):
     def _schedule(self, trajectory: xr.Dataset) -> dict[str, Any]:
         """The times of Algorithm 1: of the run itself in mode staged, else at infinite width."""
         if "phase" in trajectory:
-            return _measured_schedule(trajectory, self.config.groups)
+            return _measured_schedule(trajectory, self.events)
         run = self.three_stages
-        if run is None:
-            return dict.fromkeys(("t05", "gamma_t1", "a_t1", "stage2_duration")) | {
-                "stage3_time": {}
-            }
-        gamma, a = run.neurons.final["w"].tolist()
+        gamma, a = run.at_t1["w"].tolist()
         return {
             "t05": run.t05,
             "gamma_t1": gamma,
@@ -302,54 +269,24 @@ class TwoMixture(Study):
         }
 
 
-def _measured_schedule(data: xr.Dataset, groups: int) -> dict[str, Any]:
+def _measured_schedule(data: xr.Dataset, events: Sequence[Event]) -> dict[str, Any]:
     """The times of a run that was staged."""
-    phase, t = data["phase"].values, data["time"].values
-    first = data.isel(time=phase == 0)
+    first = data.isel(time=data["phase"].values == 0)
     shut = stages.first_shut(first)
     w = first["neuron"].values[-1]
     kept = w.shape[1] // 2
-    last = data.isel(time=phase == 2)
-    t1, t2 = (float(t[phase <= k][-1]) for k in range(2))
-    done = last.sizes["time"] > 0
-    falls = (
-        {f"{e:g}": stages.first_fall(last["time"].values, last["loss"].values, e) for e in LOSSES}
-        if done
-        else {}
-    )
+    ends = {e.name: e.time for e in events if e.name in ("neurons", "attention")}
+    t2 = ends.get("attention")
+    falls = {} if t2 is None else algorithm.fall_times(events, t2)
     return {
         "t05": None if shut is None else shut[0],
         "gamma_t1": float(w[:, :kept].mean()),
         "a_t1": float((w[0, kept:] - w[1, kept:]).mean() / 2),
-        "stage2_duration": t2 - t1 if done else None,
-        "stage3_time": {e: at - t2 for e, at in falls.items() if at is not None},
+        "stage2_duration": None if t2 is None else t2 - ends["neurons"],
+        "stage3_time": {f"{e:g}": t for e, t in falls.items()},
     }
-
-
-def _half_steps(data: xr.Dataset) -> dict[str, int | None]:
-    """The first recorded step at which the loss given d is at most ln2 / 2."""
-    found: dict[str, int | None] = {}
-    for d in data["agreement"].values.tolist():
-        below = np.flatnonzero(data["group_loss"].sel(agreement=d).values <= HALF)
-        found[str(d)] = int(data["step"].values[below[0]]) if len(below) else None
-    return found
 
 
 def _switches(data: xr.Dataset) -> list[dict[str, Any]]:
     """By another name: a summary's argument is called stages."""
     return stages.switches(data)
-
-
-def _deliver(solution: Solution, sink: Any) -> None:
-    """Hand a finished solve to a sink, in one segment."""
-    data = solution.trajectory
-    names = ["time", *(n for n in ("step",) if n in data.coords), *map(str, data.data_vars)]
-    inner = {n: tuple(map(str, data[n].dims[1:])) for n in names}
-    used = {dim for dims in inner.values() for dim in dims}
-    shape = Shape(
-        {n: dims for n, dims in inner.items() if n not in ("time", "step")},
-        {str(d): data[d].values for d in used if d in data.coords},
-        {n: {str(k): v for k, v in data[n].attrs.items()} for n in names if data[n].attrs},
-    )
-    sink.begin(shape)
-    sink.flush(Segment({n: data[n].values for n in names}, solution.events))

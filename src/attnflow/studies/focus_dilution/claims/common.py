@@ -34,8 +34,9 @@ def two_groups(study) -> Regime:
 
 
 def forgetful(study) -> Regime:
-    lam = study.chain.lam or 0.8
-    return Regime(lam <= 0.9, f"the chain forgets within some ten tokens (lam = {lam:.3g} <= 0.9)")
+    second = float(np.sort(np.abs(np.linalg.eigvals(study.chain.transition)))[-2])
+    words = f"the chain forgets like {second:.3g}^t, within some ten tokens (at most 0.9^t)"
+    return Regime(second <= 0.9, words)
 
 
 def uneven_two_term(study) -> Regime:

@@ -178,8 +178,9 @@ def predicted_times(study) -> Measurement:
 def drawn_law(study) -> Regime:
     c = study.config
     spread = float(np.ptp(study.chain.pi))
-    inside = not c.transition and spread > 0.1 and 0.5 <= c.lam <= 0.9 and study.chain.tokens <= 5
-    return Regime(inside, "a law pi with lam from 0.5 to 0.9, so that it has four chains")
+    inside = not c.transition and spread > 0.1 and 0.5 <= c.lam <= 0.9
+    words = "3 to 5 tokens (two never focus) and lam from 0.5 to 0.9, so that pi has four chains"
+    return Regime(inside and 3 <= study.chain.tokens <= 5, words)
 
 
 @claim(

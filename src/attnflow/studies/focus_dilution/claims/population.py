@@ -214,7 +214,13 @@ def marginals_converge(study) -> Measurement:
     )
 
 
-@claim("Prop B.1 (ii)", strength="statistical", study=STUDY)
+@claim(
+    "Prop B.1 (ii)",
+    strength="statistical",
+    regime=forgetful,
+    expected=inside(forgetful),
+    study=STUDY,
+)
 def frequencies_converge(study) -> Measurement:
     """Along one trajectory the empirical frequencies converge to pi (a test at finite length)."""
     chain = study.chain

@@ -25,7 +25,7 @@ from attnflow.claims import (
     positive,
     refuted,
 )
-from attnflow.flows import Adam, Linear, descend
+from attnflow.flows import Adam, Linear, Store, descend
 from attnflow.models import one_layer
 from attnflow.models.one_layer import OneLayerAttention
 from attnflow.models.one_layer_contexts import context_flow, group_losses, mean_attention
@@ -92,7 +92,7 @@ def appendix_e(chain: MarkovChain) -> Training:
         until=STEPS * RATE,
         optimiser=Adam(RATE),
         save=Linear(STEPS // EVERY + 1),
-        keep_states=True,
+        store=Store(states=True),
         progress=False,
     )
     layout = flow.bind(start).layout

@@ -6,25 +6,21 @@ its stages; the first line of its docstring is its caption.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnflow import _figures as draw
+from attnflow import draw
 from attnflow.studies.focus_dilution.figures import maps, panels, prediction, training, weights
 
 if TYPE_CHECKING:
-    import xarray as xr
     from matplotlib.figure import Figure
 
-    from attnflow.observe.stages import Stage
     from attnflow.studies.focus_dilution.study import FocusDilution
 
-Drawing = Callable[["xr.Dataset", "list[Stage]"], "Figure"]
 
-
-def of(study: FocusDilution) -> Mapping[str, Drawing]:
+def of(study: FocusDilution) -> draw.Figures:
     """The figures that make sense for this config, by file name.
 
     Times of a flow are predicted, so Adam's steps get no timeline. The maps need a two-term chain,

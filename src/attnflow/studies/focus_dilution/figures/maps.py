@@ -1,4 +1,4 @@
-"""Phase maps: what the closed forms say around this run."""
+"""Phase maps: the closed forms over the parameters, with a star where this run lies."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from attnflow import _figures as draw
+from attnflow import draw
 from attnflow.models import one_layer
 from attnflow.models.one_layer import OneLayerAttention
 from attnflow.models.one_layer_contexts import context_gradients
@@ -19,7 +19,6 @@ from attnflow.tasks.markov import MarkovChain
 
 if TYPE_CHECKING:
     import xarray as xr
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from attnflow.observe.stages import Stage
@@ -67,7 +66,7 @@ def instability(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> 
         if len(cells) > 0.02 * CELLS**2:
             i, j = np.median(cells, axis=0).astype(int)
             axes.text(pi1[i], stay[j], words, ha="center", va="center", fontsize=10)
-    _mark(axes, first, lam, f"this run, two-group margin {_margin(first, lam, d):+.3g}")
+    draw.star(axes, first, lam, f"this run, two-group margin {_margin(first, lam, d):+.3g}")
     axes.set(xlim=(1 / d, 1), ylim=(0, 1))
     axes.set_xlabel("π₁ of the most frequent token (probability)")
     axes.set_ylabel("weight of staying λ (probability)")
@@ -94,7 +93,7 @@ def cleanliness(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> 
     draw.title(figure, "Least speed on the unigram plateau")
     found = calibrated(study)
     if found is None:
-        shared.said(axes, "No first plateau is predicted for this chain.")
+        draw.note(axes, "No first plateau is predicted for this chain.")
         return figure
     constant, power = found
     eps = np.geomspace(1e-8, max(1.0, config.scale), CELLS)
@@ -103,15 +102,14 @@ def cleanliness(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> 
     image = axes.pcolormesh(
         eps, dim, np.log10(speed), cmap="cividis", shading="nearest", rasterized=True
     )
-    axes.set_xscale("log")
+    draw.log_scale(axes, "x")
     axes.set_yscale("log", base=2)
-    draw.plain_log_ticks(axes.xaxis)
     axes.set_yticks(ticks := [2**k for k in range(1, 15, 2) if 2**k <= dim[-1]], map(str, ticks))
     axes.minorticks_off()
     here = constant * (config.scale * np.sqrt(config.dim)) ** power
     waits = shared.waits(data, study)
     seen = f"{waits[0].speed:.3g} measured" if waits else "no such plateau measured"
-    _mark(axes, config.scale, max(config.dim, 2), f"this run: {here:.3g} predicted, {seen}")
+    draw.star(axes, config.scale, max(config.dim, 2), f"this run: {here:.3g} predicted, {seen}")
     axes.set(xlim=(eps[0], eps[-1]), ylim=(dim[0], dim[-1]))
     figure.colorbar(image, ax=axes, label=f"log₁₀ of {constant:.3g} (ε√m)^{power:.3f} (weights/t)")
     draw.legend(figure, axes)
@@ -154,11 +152,10 @@ def length(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> Figur
         shading="nearest",
         rasterized=True,
     )
-    top.set_xscale("log")
-    draw.plain_log_ticks(top.xaxis)
+    draw.log_scale(top, "x")
     rho = theory.context_bias(study.chain, config.context)
     run = "; this run: s → ∞, ρ = 0" if config.data == "population" else ", this run"
-    _mark(top, config.context, lam, f"s = {config.context}: ρ = {rho:.3f}{run}")
+    draw.star(top, config.context, lam, f"s = {config.context}: ρ = {rho:.3f}{run}")
     top.set(xlim=(1, 1000), ylim=(0, 1))
     top.set_xlabel("length of the context s (tokens)")
     top.set_ylabel("weight of staying λ (probability)")
@@ -169,23 +166,11 @@ def length(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> Figur
         bias = np.array(length_bias(p, lam, first))
         draw.curve(low, lengths, bias, i, f"first token {first}, exact")
     low.plot(lengths, bias[-1] * lengths[-1] / lengths, ":", color=draw.GREY, label="slope −1")
-    for axis, scale in ((low.xaxis, low.set_xscale), (low.yaxis, low.set_yscale)):
-        scale("log")
-        draw.plain_log_ticks(axis)
+    draw.log_scale(low)
     low.set_xlabel("length of the context s (tokens)")
     low.set_ylabel("bias of ∂L/∂M (relative)")
     draw.title(figure, "Bias of finite contexts")
-    low.plot(
-        [],
-        [],
-        ls="none",
-        marker="*",
-        ms=12,
-        markerfacecolor="white",
-        markeredgecolor="black",
-        label=str(top.get_lines()[-1].get_label()),
-    )
-    draw.legend(figure, low)
+    draw.legend(figure, low, top)
     return figure
 
 
@@ -211,19 +196,3 @@ def length_bias(p: float, lam: float, first: Literal["uniform", "stationary"]) -
 def _centres(low: float, high: float) -> np.ndarray:
     edges = np.linspace(low, high, CELLS + 1)
     return (edges[1:] + edges[:-1]) / 2
-
-
-def _mark(axes: Axes, x: float, y: float, label: str) -> None:
-    """Where this run lies."""
-    axes.plot(
-        [x],
-        [y],
-        ls="none",
-        marker="*",
-        ms=14,
-        markerfacecolor="white",
-        markeredgecolor="black",
-        zorder=6,
-        clip_on=False,
-        label=label,
-    )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnflow import _figures as draw
+from attnflow import draw
 from attnflow.studies.focus_dilution import data as law
 from attnflow.studies.focus_dilution.figures import shared
 
@@ -39,7 +39,7 @@ def setting(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> Figu
     bars.set_xticks(ids[:: 1 + (chain.tokens - 1) // 8])
     bars.set_xlabel("token (number)")
     bars.set_ylabel("π (probability)")
-    image = shared.heat(matrix, chain.transition, numbers=chain.tokens <= shared.NUMBERED)
+    image = draw.heat(matrix, chain.transition, numbers=chain.tokens <= shared.NUMBERED)
     matrix.set_xlabel("next token (number)")
     matrix.set_ylabel("current (token)")
     figure.colorbar(image, ax=matrix, label="transition (probability)", shrink=0.9)
@@ -95,7 +95,7 @@ def _maps(data: xr.Dataset, stages: list[Stage], name: str, title: str) -> Figur
     image: Any = None
     for axes, (words, time) in zip(panels, moments, strict=False):
         weights = data[name].sel(time=time, method="nearest").values
-        image = shared.heat(axes, weights, numbers=tokens <= shared.NUMBERED)
+        image = draw.heat(axes, weights, numbers=tokens <= shared.NUMBERED)
         axes.set_title(f"{words}\nt = {time:.4g}", fontsize=8.5)
     for axes in panels[len(moments) :]:
         axes.remove()
@@ -125,5 +125,5 @@ def _moments(t: np.ndarray, stages: list[Stage]) -> list[tuple[str, float]]:
     order = sorted(stages, key=lambda s: (s.name not in shared.MAIN, s.time))
     shown = stages if len(stages) <= room else order[:room]
     moments = [("start", float(t[0]))]
-    moments += [(shared.named(s), s.time) for s in sorted(shown, key=lambda s: s.time)]
+    moments += [(draw.numbered(s), s.time) for s in sorted(shown, key=lambda s: s.time)]
     return moments + ([("end", float(t[-1]))] if len(t) > 1 else [])

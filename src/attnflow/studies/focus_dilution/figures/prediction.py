@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnflow import _figures as draw
+from attnflow import draw
 from attnflow.studies.focus_dilution import theory
 from attnflow.studies.focus_dilution.figures import shared
 from attnflow.studies.focus_dilution.timeline import Timeline
@@ -92,12 +92,12 @@ def timeline(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> Fig
     found = shared.predicted(study)
     pairs = paired(data, stages, found, study)
     figure, axes = draw.new(height=1.6 + 0.38 * max(len(pairs), 3))
-    axes.set_xlabel("flow time t (steps × learning rate)")
+    axes.set_xlabel(draw.TIME)
     axes.set_ylabel("event (cycle 1)")
     draw.title(figure, "Predicted and measured times")
     if not pairs:
         why = f": {found.sentence}" if not found.stages else ""
-        shared.said(axes, f"No event is both predicted and measured{why}.")
+        draw.note(axes, f"No event is both predicted and measured{why}.")
         return figure
     names, expected, measured = zip(*pairs, strict=True)
     rows = np.arange(len(pairs))
@@ -113,8 +113,7 @@ def timeline(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> Fig
         markeredgewidth=1.6,
         label="predicted",
     )
-    axes.set_xscale("log")
-    draw.plain_log_ticks(axes.xaxis)
+    draw.log_scale(axes, "x")
     axes.set_xlim(0.75 * min(*expected, *measured), 1.4 * max(*expected, *measured))
     for row, guess, seen in zip(rows, expected, measured, strict=True):
         axes.annotate(

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnflow import _figures as draw
+from attnflow import draw
+from attnflow.draw import Panel
 from attnflow.studies.focus_dilution import data as law
 from attnflow.studies.focus_dilution.figures import shared
 
@@ -32,29 +33,27 @@ def loss(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> Figure:
 
     Diamonds are the plateaus that the timeline predicts, at their times.
     """
-    figure, axes = draw.new(height=4.2)
-    t = data["time"].values
-    draw.timeline(axes, t, stages)
     tested = "test_loss" in data
     looks, rest = draw.tokens(study.chain.pi.tolist(), 5 if study.chain.tokens <= 5 else GROUPS)
+    curves = []
     for k, look in enumerate(looks):
         label = f"S{k}, {look.label}" if look.label else ""
-        line = "-" if tested else look.line
-        one = replace(look, label=label, line=line, width=1.2)
-        draw.curve(axes, t, data["token_loss"].sel(token=k).values, one)
+        one = replace(look, label=label, line="-" if tested else look.line, width=1.2)
+        curves.append((one, data["token_loss"].sel(token=k).values))
         if tested:
             dashed = replace(one, label="", line="--")
-            draw.curve(axes, t, data["test_loss"].sel(token=k).values, dashed)
-    draw.curve(axes, t, data["loss"].values, draw.Look("black", "-", "loss", 2.6))
-    for (name, level), line in zip(levels(study).items(), ("--", ":"), strict=True):
-        axes.axhline(level, color=draw.GREY, lw=1.1, ls=line, label=f"{name} {level:.4f}")
-    _predicted_plateaus(axes, study)
-    draw.log_y(axes)
-    axes.set_ylabel("loss (nats)")
+            curves.append((dashed, data["test_loss"].sel(token=k).values))
+    curves.append((draw.Look("black", "-", "loss", 2.6), data["loss"].values))
+    panel = Panel(
+        "loss (nats)",
+        curves,
+        {f"{name} {level:.4f}": level for name, level in levels(study).items()},
+        log=True,
+        also=lambda axes: _predicted_plateaus(axes, study),
+    )
     kind = "groups by last token S_k" + (", test sets dashed" if tested else "")
-    draw.title(figure, f"Loss, and its {kind}")
-    draw.legend(figure, axes, extra=rest)
-    return figure
+    words = f"Loss, and its {kind}"
+    return draw.over_time(data, stages, words, panel, extra=rest, height=4.2)
 
 
 def levels(study: FocusDilution) -> dict[str, float]:
@@ -96,35 +95,23 @@ def _predicted_plateaus(axes: Axes, study: FocusDilution) -> None:
 @draw.styled
 def attention(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> Figure:
     """Attention of each query to the most frequent token: it focuses, then dilutes (Fig. 2C)."""
-    figure, axes = draw.new()
-    t = data["time"].values
     lead = int(np.argmax(study.chain.pi))
     looks, rest = draw.tokens(study.chain.pi.tolist())
-    draw.timeline(axes, t, stages)
-    for query, look in enumerate(looks):
-        draw.curve(axes, t, data["attention"].sel(query=query, key=lead).values, look)
-    axes.set_ylim(-0.02, 1.05)
-    axes.set_ylabel("attention (probability)")
-    draw.title(figure, f"Attention of each query token to token {lead}")
-    draw.legend(figure, axes, extra=rest)
-    return figure
+    given = data["attention"].sel(key=lead).values
+    panel = Panel("attention (probability)", zip(looks, given.T, strict=True), limits=(-0.02, 1.05))
+    words = f"Attention of each query token to token {lead}"
+    return draw.over_time(data, stages, words, panel, extra=rest)
 
 
 @draw.styled
 def entropy(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> Figure:
     """Entropy of each query's attention, between one key and the law of the tokens (Fig. 2D1)."""
-    figure, axes = draw.new()
-    t = data["time"].values
     looks, rest = draw.tokens(study.chain.pi.tolist())
-    draw.timeline(axes, t, stages)
-    for query, look in enumerate(looks):
-        draw.curve(axes, t, data["attention_entropy"].sel(token=query).values, look)
     level = study.chain.unigram_entropy
-    axes.axhline(level, color=draw.GREY, lw=1.1, ls="--", label=f"entropy of π, {level:.4f}")
-    axes.set_ylabel("entropy of attention (nats)")
-    draw.title(figure, "Entropy of each query token's attention")
-    draw.legend(figure, axes, extra=rest)
-    return figure
+    curves = zip(looks, data["attention_entropy"].values.T, strict=True)
+    panel = Panel("entropy of attention (nats)", curves, {f"entropy of π, {level:.4f}": level})
+    words = "Entropy of each query token's attention"
+    return draw.over_time(data, stages, words, panel, extra=rest)
 
 
 @draw.styled
@@ -134,37 +121,22 @@ def ranks(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> Figure
     Effective is exp of the entropy of the singular values, stable their squares' sum over the
     first's; both are 1 for a matrix of rank one.
     """
-    figure, (top, low) = draw.new(2, 1, height=5.4)
-    t = data["time"].values
-    draw.timeline(top, t, stages, label=False)
-    draw.timeline(low, t, stages, names=False)
-    for axes, name in ((top, "effective"), (low, "stable")):
-        for i, matrix in enumerate(data["matrix"].values):
-            values = data[f"{name}_rank"].sel(matrix=matrix).values
-            draw.curve(axes, t, values, i, str(matrix))
-        draw.log_y(axes)
-        axes.set_ylabel(f"{name} rank (directions)")
-    draw.title(figure, "Ranks: condensation is the fall to one")
-    draw.legend(figure, top)
-    return figure
+    panels = [
+        Panel(f"{kind} rank (directions)", draw.each(data[f"{kind}_rank"]), log=True)
+        for kind in ("effective", "stable")
+    ]
+    return draw.over_time(data, stages, "Ranks: condensation is the fall to one", *panels)
 
 
 @draw.styled
 def singular(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> Figure:
     """Singular values of W0 and WQ: the directions appear one after the other."""
-    figure, (top, low) = draw.new(2, 1, height=5.4)
-    t = data["time"].values
-    draw.timeline(top, t, stages, label=False)
-    draw.timeline(low, t, stages, names=False)
-    for axes, name in ((top, "W0"), (low, "WQ")):
-        values = data[f"singular_{name}"].values
-        for i in range(min(values.shape[1], MODES)):
-            draw.curve(axes, t, values[:, i], i, f"mode {i + 1}")
-        draw.log_y(axes)
-        axes.set_ylabel(f"σ of {name} (weights)")
-    draw.title(figure, "Singular values, largest first")
-    draw.legend(figure, top)
-    return figure
+    panels = []
+    for name in ("W0", "WQ"):
+        values = data[f"singular_{name}"].values.T[:MODES]
+        curves = [(f"mode {i + 1}", one) for i, one in enumerate(values)]
+        panels.append(Panel(f"σ of {name} (weights)", curves, log=True))
+    return draw.over_time(data, stages, "Singular values, largest first", *panels)
 
 
 @draw.styled
@@ -173,35 +145,27 @@ def embeddings(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> F
 
     The leader is the most frequent token; it has no part off its own direction.
     """
-    figure, (top, low) = draw.new(2, 1, height=5.8)
-    t = data["time"].values
     lead = int(np.argmax(study.chain.pi))
     looks, rest = draw.tokens(study.chain.pi.tolist())
-    draw.timeline(top, t, stages, label=False)
-    draw.timeline(low, t, stages, names=False)
-    for i, look in enumerate(looks):
-        draw.curve(top, t, data["embedding_norm"].sel(token=i).values, look)
-        if i != lead:
-            draw.curve(low, t, data["off_axis"].sel(token=i).values, look)
-    for axes in (top, low):
-        draw.log_y(axes)
-    top.set_ylabel("norm (weights)")
-    low.set_ylabel(f"part off token {lead} (weights)")
-    draw.title(figure, "Embeddings: retraction, then a new direction")
-    draw.legend(figure, top, extra=rest)
-    return figure
+    norms, off = (list(zip(looks, data[n].values.T, strict=True)) for n in _EMBEDDING)
+    off.pop(lead)
+    panels = (
+        Panel("norm (weights)", norms, log=True),
+        Panel(f"part off token {lead} (weights)", off, log=True),
+    )
+    words = "Embeddings: retraction, then a new direction"
+    return draw.over_time(data, stages, words, *panels, extra=rest, height=5.8)
+
+
+_EMBEDDING = ("embedding_norm", "off_axis")
 
 
 @draw.styled
 def speed(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> Figure:
     """Speed of the flow and force on the read-out: the flow waits where the speed dips."""
-    figure, axes = draw.new()
-    t = data["time"].values
-    draw.timeline(axes, t, stages)
-    draw.curve(axes, t, data["speed"].values, 0, "speed |θ′| (weights per time)")
-    draw.curve(axes, t, data["force_M"].values, 1, "force, largest singular value of ∂L/∂M (nats)")
-    draw.log_y(axes)
-    axes.set_ylabel("size (units in the legend)")
-    draw.title(figure, "Speed of the flow: it waits where this dips")
-    draw.legend(figure, axes)
-    return figure
+    curves = [
+        ("speed |θ′| (weights per time)", data["speed"].values),
+        ("force, largest singular value of ∂L/∂M (nats)", data["force_M"].values),
+    ]
+    panel = Panel("size (units in the legend)", curves, log=True)
+    return draw.over_time(data, stages, "Speed of the flow: it waits where this dips", panel)

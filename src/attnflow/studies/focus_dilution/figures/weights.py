@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnflow import _figures as draw
+from attnflow import draw
 from attnflow.studies.focus_dilution.figures import shared
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ MOST_ROWS = 64
 """Rows of a matrix that are compared with each other; of a wider one, evenly chosen ones."""
 
 AGAIN = 200_000
-"""Steps times width that an optimiser takes again for the picture of its end, at most."""
+"""Most steps times width for which a discrete run is trained again to draw its end."""
 
 MARKERS: dict[str, str] = dict(zip(shared.MAIN, "sD^vP", strict=True))
 

@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.integrate import solve_ivp
 
 from attnflow.claims import Control, Measurement, Regime, Strength, Verdict, fit_line
+from attnflow.flows.driver import integrate
+from attnflow.flows.options import Solver
+from attnflow.flows.probes import Mark
+from attnflow.flows.solution import Solution
 from attnflow.models.two_head_reduced import symmetric_flow
 from attnflow.studies.two_mixture import theory
 from attnflow.tasks.mixture import MixtureClassification, MixturePopulation
@@ -43,6 +46,9 @@ C1, C2, V1, V2 = range(4)
 """Coordinates at K = 2."""
 
 TWO = MixtureClassification(2, 3)
+
+EXPLICIT = Solver("scipy", "dop853")
+"""Who solves stages 1 and 2: few large steps, as nothing in them is stiff."""
 
 
 # --- Regimes.
@@ -177,59 +183,33 @@ def both_heads(S: np.ndarray) -> np.ndarray:
 @functools.lru_cache(maxsize=64)
 def stage_two(
     gamma: float, a: float, bias: float, omega: float, stop: float, groups: int = 2
-) -> tuple[float, Any, Any]:
-    """T2 - T1 with the dense solution and the flow: attention on the conflicting samples."""
-    reduced = symmetric_flow(
-        MixtureClassification(groups, 3).orbits.restricted(agreement=-1), omega, bias, ("neurons",)
-    )
-    start = dict(reduced.start, w=np.array([gamma, a]))
-    system = reduced.flow.bind(start)
-    at = _places(system)
-    weight = np.array([1 / groups, (groups - 1) / groups])  # c_k . S v_k from its two sectors
-
-    def rhs(t: float, y: np.ndarray) -> np.ndarray:
-        out = np.empty_like(y)
-        system.rhs(y, out)
-        return out
-
-    def reached(t: float, y: np.ndarray) -> float:
-        return float(weight @ y[at]) - stop
-
-    reached.terminal = True  # type: ignore[attr-defined]
-    latest = 4 * theory.attention_time(gamma, omega, groups, stop) + 1000 * groups
-    y0 = system.layout.flatten(start)
-    found = solve_ivp(
-        rhs,
-        (0.0, latest),
-        y0,
-        method="DOP853",
+) -> Solution:
+    """Attention on the conflicting samples until the score is reached: its time is T2 - T1."""
+    hard = MixtureClassification(groups, 3).orbits.restricted(agreement=-1)
+    flow = symmetric_flow(hard, omega, bias, ("neurons",))
+    return integrate(
+        flow,
+        dict(flow.start, w=np.array([gamma, a])),
+        4 * theory.attention_time(gamma, omega, groups, stop) + 1000 * groups,
+        stops={"score": Mark(lambda state: flow.score(state, "c", "v"), stop)},
         rtol=1e-9,
-        atol=1e-9 * omega**2,
-        events=reached,
-        dense_output=True,
+        solver=EXPLICIT,
+        progress=False,
     )
-    return float(found.t[-1]), found.sol, system
-
-
-def _places(system: Any) -> np.ndarray:
-    """Where the flat vector holds `S_sum[c, v]` and `S_diff[c, v]`."""
-    empty = np.arange(system.size, dtype=np.float64)
-    tree = system.layout.unflatten(empty)
-    return np.array([tree["S_sum"][0, 1], tree["S_diff"][0, 1]], dtype=int)
 
 
 @functools.lru_cache(maxsize=64)
 def run_at(bias: float, omega: float, t1: float, stop: float) -> Run:
     """Stage 2 from the closed form of stage 1."""
     gamma, a = (float(x) for x in theory.neurons(t1, bias))
-    length, dense, system = stage_two(gamma, a, bias, omega, stop)
-    times = np.linspace(0.0, length, GRID)
-    trees = [system.layout.unflatten(y) for y in dense(times).T]
-    total, diff = (np.stack([tree[name] for tree in trees]) for name in ("S_sum", "S_diff"))
+    found = stage_two(gamma, a, bias, omega, stop)
+    times = np.linspace(0.0, found.time, GRID)
+    states = found.states(times)
+    total, diff = states["S_sum"], states["S_diff"]
     S = lifted(total, diff)
     A, B = (lifted(*pair) for pair in zip(roots(total, omega), roots(diff, omega), strict=True))
     M = force(neurons_of(gamma, a), both_heads(S), CONFLICTING, bias)[1][:, 0]
-    return Run(gamma, a, bias, omega, stop, length, times, S, A, B, M)
+    return Run(gamma, a, bias, omega, stop, found.time, times, S, A, B, M)
 
 
 def lifted(total: np.ndarray, diff: np.ndarray) -> np.ndarray:

@@ -24,12 +24,14 @@ from attnflow.claims import (
     positive,
     slope,
 )
-from attnflow.models.two_head_reduced import symmetric_flow
-from attnflow.studies.two_mixture import paths, stages
+from attnflow.flows.solution import Solution
+from attnflow.models.two_head_reduced import SymmetricFlow, symmetric_flow
+from attnflow.reduce import Descents, gram_descent
+from attnflow.studies.two_mixture import algorithm, stages
+from attnflow.studies.two_mixture.algorithm import HALF
 from attnflow.studies.two_mixture.claims.common import STUDY, TWO, said
-from attnflow.studies.two_mixture.descent import AttentionOnly, Descent, attention_only, descend
+from attnflow.studies.two_mixture.descent import AttentionOnly, attention_only
 from attnflow.studies.two_mixture.observables import share
-from attnflow.studies.two_mixture.paths import HALF, main_score, other_score
 
 LR = 0.1
 SEVERAL = (2, 3, 4, 6, 8)
@@ -46,27 +48,33 @@ def learnable(study) -> Regime:
     return Regime(inside, f"{words}; K = 2, L = 3")
 
 
-def descent(study) -> Descent:
-    return _descent(float(study.config.omega), float(study.config.bias))
+def flow_of(study) -> SymmetricFlow:
+    return symmetric_flow(TWO.orbits, float(study.config.omega), float(study.config.bias))
+
+
+def descent(study) -> Descents:
+    return _descent(flow_of(study))
 
 
 @functools.lru_cache(maxsize=8)
-def _descent(omega: float, bias: float) -> Descent:
-    """Joint descent of K = 2 until the loss is .02, every ten steps."""
-    flow = symmetric_flow(TWO.orbits, omega, bias)
-    return descend(flow, LR, 6000, every=10, stop=lambda s: flow.loss_of(s) < 0.02)
+def _descent(flow: SymmetricFlow) -> Descents:
+    """Joint descent of K = 2 until the loss is .02: the ten numbers after every step."""
+    gram, ten = flow.gram, flow.of_gram
+    return gram_descent(
+        gram, gram.start, LR, 6000, keep=ten, stop=lambda s: flow.loss_of(ten(s)) < 0.02
+    )
 
 
-def half_step(run: Descent, group: int) -> int:
-    """The first recorded step at which the loss of a group (0: conflicting) is at most ln2/2."""
-    losses = run.series(run.flow.group_losses)[:, group]
+def half_step(study, group: int) -> int:
+    """The first step at which the loss of a group (0: conflicting) is at most ln2/2."""
+    losses = flow_of(study).group_losses(descent(study).rows)[:, group]
     below = np.flatnonzero(losses <= HALF)
-    return int(run.steps[below[0]]) if len(below) else 10**9
+    return int(below[0]) if len(below) else 10**9
 
 
-def joint_of(study, groups: int = 2) -> paths.Path:
+def joint_of(study, groups: int = 2) -> Solution:
     """The joint flow of K groups until its loss is .05."""
-    return paths.learning(groups, float(study.config.omega), float(study.config.bias))
+    return algorithm.learning(groups, float(study.config.omega), float(study.config.bias))
 
 
 # --- Section 3.1.
@@ -76,14 +84,12 @@ def joint_of(study, groups: int = 2) -> paths.Path:
 def consistent_before_conflicting(study) -> Measurement:
     """The loss of consistent samples falls early, that of conflicting ones only after sufficient
     training: by descent at learning rate .1, long after."""
-    run = descent(study)
-    conflicting, consistent = half_step(run, 0), half_step(run, 1)
+    conflicting, consistent = half_step(study, 0), half_step(study, 1)
     return at_least(
         conflicting / consistent,
         5.0,
         control=consistent / conflicting,
-        note=f"ln2/2 at step {consistent} (consistent) and {conflicting} (conflicting),"
-        " recorded every ten steps",
+        note=f"ln2/2 at step {consistent} (consistent) and {conflicting} (conflicting)",
     )
 
 
@@ -91,16 +97,15 @@ def consistent_before_conflicting(study) -> Measurement:
 def neurons_before_attention(study) -> Measurement:
     """The neurons align from the beginning, the attention scores change only later: when w.v has
     half of what it has at the conflicting half time, the largest score has not a tenth."""
-    run = descent(study)
-    end = int(np.searchsorted(run.steps, half_step(run, 0)))
-    a = run.series(lambda s: s["w"][1])[: end + 1]
-    score = run.series(lambda s: main_score(s, 2))[: end + 1]
+    end, states = half_step(study, 0), descent(study).rows
+    a = states["w"][: end + 1, 1]
+    score = flow_of(study).score(states, "c", "v")[: end + 1]
     early = int(np.argmax(a >= a[-1] / 2))
     return at_most(
         score[early] / score[-1],
         0.1,
         control=a[early] / a[-1],
-        note=f"w.v has half of its size at step {run.steps[early]} of {run.steps[end]}",
+        note=f"w.v has half of its size at step {early} of {end}",
     )
 
 
@@ -108,13 +113,12 @@ def neurons_before_attention(study) -> Measurement:
 def scores_rise_when_the_loss_falls(study) -> Measurement:
     """The time at which the scores change noticeably coincides with that at which the conflicting
     loss falls: the steepest rise of the score and the steepest fall are close."""
-    run = descent(study)
+    flow, run = flow_of(study), descent(study)
     t = run.steps * LR
-    loss = run.series(run.flow.group_losses)
-    score = run.series(lambda s: main_score(s, 2))
+    loss, score = flow.group_losses(run.rows), flow.score(run.rows, "c", "v")
     rise = t[np.argmax(np.gradient(score, t))]
     falls = [t[np.argmin(np.gradient(loss[:, k], t))] for k in (0, 1)]
-    half = half_step(run, 0) * LR
+    half = half_step(study, 0) * LR
     return at_most(
         abs(rise - falls[0]) / half,
         0.1,
@@ -127,8 +131,8 @@ def scores_rise_when_the_loss_falls(study) -> Measurement:
 def association(study) -> Measurement:
     """c1'S v1 grows to a large positive and c1'S v2 to a large negative value: attention associates
     group and signal of one group and dissociates those of different groups."""
-    last = descent(study).states[-1]
-    same, other = main_score(last, 2), other_score(last, 2)
+    flow, last = flow_of(study), descent(study).final
+    same, other = (flow.score(last, "c", "v", same) for same in (True, False))
     return positive(
         [same, -other],
         margin=0.5,
@@ -141,9 +145,8 @@ def association(study) -> Measurement:
 def descent_follows_the_flow(study) -> Measurement:
     """Descent at learning rate .1 has the half times of the gradient flow: the analysis of the flow
     is one of the experiment."""
-    run, flow = descent(study), joint_of(study)
-    times = np.array([flow.marks["half -1"]])
-    steps = np.array([half_step(run, 0) * LR])
+    times = np.array([joint_of(study).first("half -1")])
+    steps = np.array([half_step(study, 0) * LR])
     return equal(
         times,
         steps,
@@ -160,8 +163,7 @@ def descent_follows_the_flow(study) -> Measurement:
 def concentrated_maps(study) -> Measurement:
     """After training the plus head's signal queries attend to the group token on X(1,+,-) and on
     X(1,+,+) the own signal does so, the other one avoids it."""
-    run = descent(study)
-    p = run.flow.attention(run.states[-1])[0]  # sample (d = 1, d = -1), key, query
+    p = flow_of(study).attention(descent(study).final)[0]  # sample (d = 1, d = -1), key, query
     to_group = [p[1, 0, 1], p[1, 0, 2], p[0, 0, 1]]
     return every(
         concentrated=at_least(to_group, 0.6, control=[1 / 3] * 3),
@@ -175,26 +177,26 @@ def concentrated_maps(study) -> Measurement:
 
 
 @functools.cache
-def gaussian_draws() -> tuple[AttentionOnly, ...]:
-    """Attention alone at infinite width, omega = .1, b = 1/2, to t = 200."""
+def fixed_neurons() -> AttentionOnly:
+    """Attention alone at infinite width, omega = .1, b = 1/2, to t = 200; aligned neurons last."""
     draws = [np.random.default_rng(s).standard_normal((2, 4)) for s in DRAWS]
-    return tuple(attention_only(TWO.population, w) for w in draws)
+    aligned = 2.0 * np.array([[1, 1, 1, 1], [1, 1, -1, -1.0]])
+    return attention_only(TWO.population, np.array([*draws, aligned]))
 
 
 @claim("App A.2 (Fig 3)", part="experiment", expected="holds-corrected", study=STUDY)
 def attention_alone(study) -> Measurement:
     """With Gaussian neurons that are kept fixed, training only the attention does not learn
     (K = 2, omega = .1, b = 1/2, neurons of standard deviation 1)."""
-    found = gaussian_draws()
-    losses = np.array([run.losses[-1] for run in found])
-    solved = sum(run.accuracy == 1 for run in found)
-    aligned = attention_only(TWO.population, 2.0 * np.array([[1, 1, 1, 1], [1, 1, -1, -1.0]]))
-    words = f"{solved} of {len(found)} draws reach accuracy 1; losses {losses.min():.2f} to"
+    found = fixed_neurons()
+    *losses, aligned = found.losses[-1]
+    solved = int((found.accuracy[:-1] == 1).sum())
+    words = f"{solved} of {len(losses)} draws reach accuracy 1; losses {min(losses):.2f} to"
     return corrected(
-        printed=fact(solved == 0, sentence=f"{words} {losses.max():.2f} at t = 200"),
+        printed=fact(solved == 0, sentence=f"{words} {max(losses):.2f} at t = 200"),
         right=every(
-            typical=at_most(solved / len(found), 0.34, control=1.0),
-            loss=at_least(float(np.median(losses)), 0.25, control=aligned.losses[-1]),
+            typical=at_most(solved / len(losses), 0.34, control=1.0),
+            loss=at_least(float(np.median(losses)), 0.25, control=aligned),
         ),
         correction=Correction(
             printed="the transformer is no longer trainable (neurons fixed at a Gaussian start)",
@@ -233,7 +235,7 @@ for seed in (0, 12):
 @claim("App A.3 (Fig 4)", part="experiment", **said(learnable))
 def other_scores_stay_small(study) -> Measurement:
     """Of all 16 scores at K = 2 the four c_k'S v_j change most."""
-    S = descent(study).flow.lift(descent(study).states[-1])["S"][0]
+    S = flow_of(study).lift(descent(study).final)["S"][0]
     block, rest = np.abs(S[:2, 2:]), S.copy()
     rest[:2, 2:] = 0.0
     largest = float(np.abs(rest).max())
@@ -249,9 +251,9 @@ def other_scores_stay_small(study) -> Measurement:
 def more_groups_alike(study) -> Measurement:
     """With K = 3, 4 and 8 groups training is as with 2: consistent samples first, then the scores
     c_k'S v_k rise and the conflicting ones are learnt (L is not given; 3 is taken)."""
-    gaps = [joint_of(study, K).marks for K in (3, 4, 8)]
-    scores = [main_score(joint_of(study, K).final, K) for K in (3, 4, 8)]
-    ratio = [g["half -1"] / g["half 1"] for g in gaps]
+    found = [joint_of(study, K) for K in (3, 4, 8)]
+    scores = [run.flow.score(run.final, "c", "v") for run in found]
+    ratio = [run.first("half -1") / run.first("half 1") for run in found]
     return every(
         order=at_least(ratio, 5.0, control=[1 / r for r in ratio]),
         scores=positive(scores, margin=0.5, control=[-s for s in scores]),
@@ -273,7 +275,7 @@ def many_groups_are_learnt(study) -> Measurement:
 @claim("Observation 1 (near symmetry)", part="experiment", **said(learnable))
 def near_symmetry_is_lost(study) -> Measurement:
     """For K >= 3 the near symmetry c_1'S v_1 = -c_1'S v_2 of K = 2 no longer holds."""
-    gap = {K: _asymmetry(joint_of(study, K), K) for K in (2, 3, 4, 8)}
+    gap = {K: _asymmetry(joint_of(study, K)) for K in (2, 3, 4, 8)}
     return at_least(
         [gap[3], gap[4], gap[8]],
         0.3,
@@ -282,8 +284,9 @@ def near_symmetry_is_lost(study) -> Measurement:
     )
 
 
-def _asymmetry(run: paths.Path, K: int) -> float:
-    return abs(1 + other_score(run.final, K) / main_score(run.final, K))
+def _asymmetry(run: Solution) -> float:
+    own, other = (run.flow.score(run.final, "c", "v", same) for same in (True, False))
+    return abs(1 + other / own)
 
 
 @claim("ours: what the near symmetry becomes for K groups", **said(learnable))
@@ -304,7 +307,7 @@ def zero_sum(study) -> Measurement:
 @claim("Observation 1 (slower with K)", part="experiment", **said(learnable))
 def slower_with_more_groups(study) -> Measurement:
     """Training takes longer with more groups."""
-    halves = np.array([joint_of(study, K).marks["half -1"] for K in SEVERAL])
+    halves = np.array([joint_of(study, K).first("half -1") for K in SEVERAL])
     return positive(
         np.diff(halves),
         control=np.diff(halves[::-1]),
@@ -316,7 +319,7 @@ def slower_with_more_groups(study) -> Measurement:
 def affine_in_groups(study) -> Measurement:
     """The conflicting half time grows linearly in K: the slope over K = 2 to 4 is that over 4
     to 8."""
-    halves = np.array([joint_of(study, K).marks["half -1"] for K in SEVERAL])
+    halves = np.array([joint_of(study, K).first("half -1") for K in SEVERAL])
     first = (halves[2] - halves[0]) / 2
     return slope(
         SEVERAL,
@@ -335,13 +338,13 @@ def attention_stage(study) -> Measurement:
     inside = []
     for K in (2, 3, 4, 8):
         run = joint_of(study, K)
-        q = _share(run)
+        q, t = _share(run), run.trajectory["time"].values
         begin, end = stages.longest(q > stages.MAJORITY)
-        half = run.marks["half -1"]
-        inside += [begin is not None and run.time[begin] <= half <= run.time[end]]
+        half = run.first("half -1")
+        inside += [begin is not None and t[begin] <= half <= t[end]]
     run = joint_of(study)
-    q, early = _share(run), run.marks["half 1"]
-    at = bool(q[np.searchsorted(run.time, early)] > stages.MAJORITY)
+    q, early = _share(run), run.first("half 1")
+    at = bool(q[np.searchsorted(run.trajectory["time"].values, early)] > stages.MAJORITY)
     return fact(
         all(inside),
         control=at,
@@ -349,7 +352,7 @@ def attention_stage(study) -> Measurement:
     )
 
 
-def _share(run: paths.Path) -> np.ndarray:
-    """q along a path."""
-    parts = np.array([paths.powers(run.flow, paths.unpack(y)) for y in run.states])
+def _share(run: Solution) -> np.ndarray:
+    """q along a run."""
+    parts = run.trajectory["powers"].values
     return share({"neuron_power": parts[:, 0], "attention_power": parts[:, 1]})

@@ -6,13 +6,16 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
-from scipy.integrate import solve_ivp
 
 from attnflow.claims import Correction, Measurement, at_most, claim, corrected, equal, every
-from attnflow.models.two_head import TwoHeadClassifier, tables, velocity
-from attnflow.models.two_head_gram import score_flow, self_scores
+from attnflow.flows import Flow, Solution, integrate
+from attnflow.flows.options import Solver
+from attnflow.models.two_head import HEADS, TwoHeadClassifier, velocity
+from attnflow.models.two_head_gram import gram_flow, infinite_width_start, score_flow, self_scores
 from attnflow.models.two_head_reduced import symmetric_flow
+from attnflow.reduce import gram_descent
 from attnflow.studies.two_mixture.claims import common
 from attnflow.studies.two_mixture.claims.common import STUDY, TWO, derivative, forward, turned
 from attnflow.tasks.mixture import MixtureClassification, MixturePopulation
@@ -247,17 +250,19 @@ def descent_closes(study) -> Measurement:
     K, L = min(c.groups, 3), min(c.length, 4)
     pop = MixtureClassification(K, L).population
     start = TwoHeadClassifier.gaussian(K, DIM, 0.8, bias=c.bias, seed=2)
-    exact, euler = (_gram_descent(start, pop, lr, steps, quadratic=q) for q in (True, False))
-    th = start
+    flow = gram_flow(pop, c.bias)
+    exact = gram_descent(flow, flow.project(start), lr, steps, every=steps).final
+    th, euler = start, flow.project(start)
     for _ in range(steps):
         v = velocity(th, pop)
         w, WK, WQ = (x + lr * d for x, d in zip(_blocks(th), _blocks(v), strict=True))
         th = TwoHeadClassifier(w, WK, WQ, th.bias)
+        euler = jax.tree.map(lambda x, v: x + lr * v, euler, flow.velocity(euler))
     return equal(
         _gram(th),
-        exact,
+        _both(exact),
         rtol=1e-13,
-        control_measured=euler,
+        control_measured=_both(euler),
         note=f"{steps} steps, K = {K}, L = {L}; control: without lr^2 N G N",
     )
 
@@ -278,16 +283,8 @@ def _sides(M: np.ndarray) -> np.ndarray:
     return np.concatenate(rows, -2)
 
 
-def _gram_descent(
-    start: Any, pop: MixturePopulation, lr: float, steps: int, quadratic: bool
-) -> np.ndarray:
-    t, D, w, G = tables(pop), pop.dimension, start.w.copy(), _gram(start)
-    for _ in range(steps):
-        dw, M = t.forces(w, np.ascontiguousarray(G[:, :D, D:]), start.bias)
-        N = _sides(M.reshape(2, D, D))
-        step = N @ G + G @ N + (lr * N @ G @ N if quadratic else 0.0)
-        w, G = w + lr * dw.reshape(w.shape), G + lr * step
-    return G
+def _both(state: Any) -> np.ndarray:
+    return np.stack([state["gram"][head].matrix for head in HEADS])
 
 
 @functools.lru_cache(maxsize=2)
@@ -297,21 +294,17 @@ def _flow(frozen: bool) -> tuple[Any, Any]:
     The bias keeps every gate on: a switch costs an adaptive solver many steps.
     """
     start = TwoHeadClassifier.gaussian(2, DIM, 0.9, bias=6.0, neurons=1.0, seed=4)
-    shapes = [x.shape for x in _blocks(start)]
-    ends = np.cumsum([int(np.prod(s)) for s in shapes])[:-1]
+    flow = Flow(
+        velocity=lambda th, out=None: velocity(th, TWO.population, out),
+        rates={"WQ": 0.0} if frozen else {},
+        host=True,
+    )
+    return start, _solved(flow, start, UNTIL, 1e-9).final
 
-    def made(y: np.ndarray) -> TwoHeadClassifier:
-        w, WK, WQ = (b.reshape(s) for b, s in zip(np.split(y, ends), shapes, strict=True))
-        return TwoHeadClassifier(w, WK, WQ, start.bias)
 
-    def rhs(t: float, y: np.ndarray) -> np.ndarray:
-        v = velocity(made(y), TWO.population)
-        blocks = (v.w, v.WK, 0 * v.WQ if frozen else v.WQ)
-        return np.concatenate([np.ravel(b) for b in blocks])
-
-    y0 = np.concatenate([np.ravel(b) for b in _blocks(start)])
-    found = solve_ivp(rhs, (0.0, UNTIL), y0, method="DOP853", rtol=1e-9, atol=1e-10)
-    return start, made(found.y[:, -1])
+def _solved(flow: Any, start: Any, until: float, rtol: float) -> Solution:
+    solver = Solver("scipy", "dop853", atol=rtol / 10)
+    return integrate(flow, start, until, rtol=rtol, save=[0.0], solver=solver, progress=False)
 
 
 @claim("ours: WK WK^T - WQ WQ^T is conserved", study=STUDY)
@@ -385,17 +378,8 @@ INFINITE_OMEGA = 0.4
 @functools.cache
 def _infinite_gram() -> np.ndarray:
     """G of both heads late in joint training, by the flow of all 36 variables."""
-    t = tables(TWO.population)
-
-    def rhs(time: float, y: np.ndarray) -> np.ndarray:
-        w, G = y[:8], y[8:].reshape(2, 8, 8)
-        dw, M = t.forces(w.reshape(2, 4), np.ascontiguousarray(G[:, :4, 4:]), 0.5)
-        N = _sides(M.reshape(2, 4, 4))
-        return np.concatenate([dw, (N @ G + G @ N).ravel()])
-
-    y0 = np.concatenate([np.zeros(8), (INFINITE_OMEGA**2 * np.stack([np.eye(8)] * 2)).ravel()])
-    found = solve_ivp(rhs, (0.0, 80.0), y0, method="DOP853", rtol=1e-11, atol=1e-12)
-    return found.y[8:, -1].reshape(2, 8, 8)
+    flow, start = gram_flow(TWO.population, 0.5), infinite_width_start(2, INFINITE_OMEGA)
+    return _both(_solved(flow, start, 80.0, 1e-11).final)
 
 
 @claim("ours: ten variables for every K and L", study=STUDY)

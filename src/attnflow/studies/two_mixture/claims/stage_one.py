@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.integrate import solve_ivp
 
 from attnflow.claims import (
     Measurement,
@@ -20,12 +19,16 @@ from attnflow.claims import (
     fact,
     positive,
 )
+from attnflow.flows.driver import integrate
+from attnflow.flows.flow import Flow
+from attnflow.flows.layout import Params
 from attnflow.models.two_head import TwoHeadClassifier, tables
 from attnflow.models.two_head_reduced import symmetric_flow
 from attnflow.studies.two_mixture import theory
 from attnflow.studies.two_mixture.claims import common
 from attnflow.studies.two_mixture.claims.common import (
     C1,
+    EXPLICIT,
     SAMPLES,
     TWO,
     V1,
@@ -176,37 +179,15 @@ class Stage:
 
 @functools.lru_cache(maxsize=32)
 def solved(bias: float, t1: float, groups: int = 2) -> Stage:
-    """Stage 1 from w = 0 by an adaptive solver, restarted where gates switch."""
-    task = MixtureClassification(groups, 3)
-    reduced = symmetric_flow(task.orbits, 1.0, bias)
-    t, zero = reduced.tables, np.zeros(8)
-
-    def rhs(gates: np.ndarray | None):
-        return lambda time, w: t.forces(w, zero, bias, gates)[0] / (2 * groups)
-
-    def nearest(time: float, w: np.ndarray) -> float:
-        return float(t.gate_values(w, zero, bias).min())
-
-    nearest.terminal = True  # type: ignore[attr-defined]
-    options = {"method": "DOP853", "rtol": 1e-12, "atol": 1e-13}
-    first = solve_ivp(rhs(None), (0.0, t1), np.zeros(2), events=nearest, **options)
-    if first.t[-1] >= t1:
-        return Stage(np.inf, np.array([t1]), first.y[:, -1:].T, ())
-    start, switch = first.y[:, -1], float(first.t[-1])
-    values = t.gate_values(start, zero, bias)
-    on = values > 1e-9
-    names = tuple(
-        f"{h} {n}"
-        for h, row in zip("+-", on, strict=True)
-        for n, x in zip(task.orbits.names(), row, strict=True)
-        if not x
-    )
-    times = switch + SHARES * (t1 - switch)
-    later, begin = [start], switch
-    for end in (*times, t1):
-        later.append(solve_ivp(rhs(1.0 * on), (begin, end), later[-1], **options).y[:, -1])
-        begin = end
-    return Stage(switch, np.r_[times, t1], np.stack(later[1:]), names)
+    """Stage 1 from w = 0, through the switches of its gates, by an explicit method."""
+    flow = symmetric_flow(MixtureClassification(groups, 3).orbits, 1.0, bias, ("attention",))
+    found = integrate(flow, flow.start, t1, rtol=1e-12, solver=EXPLICIT, progress=False)
+    shut = [e for e in found.events if e.direction < 0]
+    if not shut:
+        return Stage(np.inf, np.array([t1]), found.final["w"][None], ())
+    switch = shut[0].time
+    times = np.r_[switch + SHARES * (t1 - switch), t1]
+    return Stage(switch, times, found.states(times)["w"], tuple(e.name for e in shut))
 
 
 @claim("Cor D.3", part="constant", **said(past_gates))
@@ -396,11 +377,16 @@ def _finite_width(bias: float, omega: float, t1: float) -> tuple[float, float]:
     theta = TwoHeadClassifier.gaussian(2, WIDTH, omega, bias=bias, seed=6)
     t, S = tables(TWO.population), np.asarray(theta.scores)
 
-    def rhs(time: float, y: np.ndarray) -> Any:
-        return t.forces(y.reshape(2, 4), S, bias)[0]
+    def velocity(state: Params, on: Any, out: Params | None = None) -> Params:
+        dw = t.forces(state["w"], S, bias, on)[0].reshape(2, 4)
+        if out is None:
+            return {"w": dw}
+        out["w"][:] = dw
+        return out
 
-    w = solve_ivp(rhs, (0.0, t1), np.zeros(8), method="RK45", rtol=1e-5, atol=1e-7).y[:, -1]
-    return float(w[C1:V1].mean()), float(w[V1:4].mean())
+    flow = Flow(velocity=velocity, gates=lambda z: t.gate_values(z["w"], S, bias), host=True)
+    w = integrate(flow, {"w": np.zeros((2, 4))}, t1, rtol=1e-5, progress=False).final["w"][0]
+    return float(w[C1:V1].mean()), float(w[V1:].mean())
 
 
 @claim("Thm D.8", **said(past_gates))

@@ -20,9 +20,11 @@ from attnflow.claims import (
     fact,
     positive,
 )
+from attnflow.flows.driver import integrate
+from attnflow.flows.solution import Solution
 from attnflow.models.two_head_reduced import symmetric_flow
-from attnflow.studies.two_mixture import margin, paths, theory
-from attnflow.studies.two_mixture.algorithm import ThreeStages, converge, three_stages
+from attnflow.studies.two_mixture import margin, theory
+from attnflow.studies.two_mixture.algorithm import LOSSES, ThreeStages, loss_marks, three_stages
 from attnflow.studies.two_mixture.claims.common import (
     C1,
     OMEGAS,
@@ -38,9 +40,7 @@ from attnflow.studies.two_mixture.claims.common import (
     said,
     staged,
 )
-from attnflow.studies.two_mixture.paths import Path, features
 
-LOSSES = (0.1, 0.03, 0.01, 0.003, 0.001)
 STOPS = (0.5, 1.0, 2.0)
 """Ends of stage 2 at which the law of stage 3 is measured."""
 
@@ -50,22 +50,22 @@ def converging(study) -> Regime:
     base, scale, c = past_gates(study), condition_one(study), study.config
     good = base.inside and scale.inside and 0.2 <= c.score_stop <= 4
     words = f"{base.sentence}; {scale.sentence}; stage 2 ends at a score of {c.score_stop:.3g}"
-    if good and any(three(study, stop).convergence is None for stop in (None, *STOPS)):
-        return Regime(False, f"{words}; a stage is not reached, or a gate slides")
+    if good and any(three(study, stop).t2 is None for stop in (None, *STOPS)):
+        return Regime(False, f"{words}; stage 2 does not reach its score")
     return Regime(good, f"{words} (0.2 to 4)")
+
+
+def crossing(study) -> Regime:
+    """The same where gates cross: one that slides on its surface neither opens nor stays shut."""
+    base = converging(study)
+    slid = three(study).sliding if base.inside else ""
+    return Regime(False, f"{base.sentence}; slides: {slid}") if slid else base
 
 
 def three(study, stop: float | None = None) -> ThreeStages:
     """Algorithm 1 at K = 2, L = 3 with the config's numbers."""
     c = study.config
-    return three_stages(TWO, c.omega, c.bias, c.t1, c.score_stop if stop is None else stop, LOSSES)
-
-
-def last(study, stop: float | None = None) -> Path:
-    """Its stage 3; inside the regime there is one."""
-    found = three(study, stop).convergence
-    assert found is not None
-    return found
+    return three_stages(TWO, c.omega, c.bias, c.t1, c.score_stop if stop is None else stop)
 
 
 def slopes(found: Run, shut: bool) -> np.ndarray:
@@ -87,8 +87,8 @@ def slopes(found: Run, shut: bool) -> np.ndarray:
 def witness(study) -> Measurement:
     """After stage 2 the neurons w_+- = c_1 + c_2 +- (v_1 + v_2) have y f bounded away from 0 on all
     samples."""
-    flow, state = _at_t2(study)
-    known = dict(state, w=np.ones(2))
+    flow = three(study).flow
+    known = dict(three(study).at_t2, w=np.ones(2))
     uniform = dict(flow.start, w=np.ones(2))
     found = float(flow.predictions(known).min())
     return positive(
@@ -149,22 +149,23 @@ def one_over_epsilon(study) -> Measurement:
 @claim("Thm F.3", part="proof-step", **said(converging))
 def loss_falls_at_its_square(study) -> Measurement:
     """In stage 3 dE[loss]/dt = -Omega(g_+^2 + g_-^2), with a constant that the whole stage has."""
-    found = last(study)
-    flow, start = _at_t2(study)
-    phi = features(flow, start)
+    found = three(study)
+    flow, phi = found.flow, found.flow.features(found.at_t2)
 
     def ratio_of(on: np.ndarray, g: np.ndarray, phi: np.ndarray) -> float:
         push = np.einsum("hn,hnk->k", SIGNS * on * (flow.tables.weight * g), phi)
         return float((push @ push) / (2 * flow.groups) / (g @ g))
 
     ratio = []
-    for y in found.states[:: max(1, len(found.states) // 60)]:
-        state = paths.unpack(y)
+    data, states = found.solution.trajectory, found.solution.states()
+    rows = np.flatnonzero(data["phase"].values == 2)
+    for row in rows[:: max(1, len(rows) // 60)]:
+        state = {name: values[row] for name, values in states.items()}
         g = 1 / (1 + np.exp(flow.predictions(state)))
         ratio.append(ratio_of(flow.gate_values(state) > 0, g, phi))
     # Under uniform attention the conflicting samples, left alone, push nothing.
     hard = 0.5 * (flow.population.agreement < 0)
-    none = ratio_of(np.ones((2, 2)), hard, features(flow, flow.start))
+    none = ratio_of(np.ones((2, 2)), hard, flow.features(flow.start))
     return at_least(
         min(ratio),
         0.005 * _grown(study) ** 2,
@@ -180,8 +181,7 @@ def margin_sets_the_time(study) -> Measurement:
     found, expected, wrong = [], [], []
     for stop in STOPS:
         result = three(study, stop)
-        flow = last(study, stop).flow
-        size = margin.margin(flow, last(study, stop).at(0.0)).value
+        size = margin.margin(result.flow, result.at_t2).value
         found.append(result.times[LOSSES[-1]])
         expected.append(theory.convergence_time(size, LOSSES[-1]))
         wrong.append(theory.convergence_time(size**0.5, LOSSES[-1]))
@@ -200,20 +200,19 @@ def loss_reaches_epsilon(study) -> Measurement:
     """There is a T3 with E[loss] <= epsilon after Algorithm 1, for every epsilon."""
     found = three(study)
     reached = [found.times.get(e, np.inf) for e in LOSSES]
-    flow = last(study).flow
     skipped = _without_attention(study)
     return fact(
         bool(np.isfinite(reached).all()),
-        control="loss 0.3" in skipped.marks,
+        control=bool(np.isfinite(skipped.first("loss 0.3"))),
         sentence=f"loss {LOSSES[-1]:g} after {reached[-1]:.5g}; without stage 2 the loss stays "
-        f"at {flow.loss_of(skipped.final):.4f}",
+        f"at {found.flow.loss_of(skipped.final):.4f}",
     )
 
 
 @claim("Thm 4.1 (alignment with v at T3)", **said(converging))
 def aligned_with_v(study) -> Measurement:
     """At T3 w_+.v_k and w_-.(-v_k) are positive and of order one, up to logarithms."""
-    a = [last(study).at(t)["w"][1] for t in three(study).times.values()]
+    a = _neurons_of(three(study))[:, 1].tolist()
     return every(
         sign=positive(a, control=[-x for x in a]),
         size=at_most(max(a) / np.log(1 / LOSSES[-1]), 2.0, control=1 / LOSSES[-1]),
@@ -224,8 +223,7 @@ def aligned_with_v(study) -> Measurement:
 def aligned_with_c(study) -> Measurement:
     """At T3 w_+-.c_k are positive and of order one, up to logarithms: it grows like log 1/epsilon
     with a slope that the end of stage 2 sets."""
-    found = three(study)
-    gamma = [last(study).at(found.times[e])["w"][0] for e in LOSSES]
+    gamma = _neurons_of(three(study))[:, 0].tolist()
     rise = np.diff(gamma[1:]) / -np.diff(np.log(LOSSES[1:]))
     return every(
         sign=positive(gamma, control=[-x for x in gamma]),
@@ -238,17 +236,18 @@ def aligned_with_c(study) -> Measurement:
     )
 
 
-@claim("ours: gates shut in stage 1 open again in stage 3", **said(converging))
+@claim("ours: gates shut in stage 1 open again in stage 3", **said(crossing))
 def gates_open_again(study) -> Measurement:
     """The four gates that Cor. D.6 finds shut from T0.5 to T1 open in stage 3, and at the end all
     are on: the corollary does not extend. Without stage 2 they would stay shut."""
-    found = last(study)
-    again = [s.time for s in found.switches if s.on]
-    every_gate = bool((found.flow.gate_values(found.final) > 0).all())
+    found = three(study)
+    t2 = found.t2 or np.inf
+    again = [e.time - t2 for e in found.switches if e.direction > 0 and e.time > t2]
+    every_gate = bool((found.flow.gate_values(found.solution.final) > 0).all())
     skipped = _without_attention(study)
     return fact(
         every_gate and bool(again),
-        control=any(s.on for s in skipped.switches),
+        control=any(e.direction > 0 for e in skipped.events),
         sentence=f"they open at t - T2 = {again[0]:.4g}" if again else "none opens",
     )
 
@@ -259,8 +258,8 @@ def symmetric_at_the_end(study) -> Measurement:
     them alike, w_+.v_k = -w_-.v_k, w_+.c_1 = w_+.c_2 = w_-.c_k."""
     from attnflow.models.two_head import tables
 
-    found = last(study)
-    lifted = found.flow.lift(found.final)
+    found = three(study)
+    lifted = found.flow.lift(found.solution.final)
     table = tables(TWO.population)
 
     def uneven(w: np.ndarray) -> float:
@@ -272,12 +271,15 @@ def symmetric_at_the_end(study) -> Measurement:
     return at_most(uneven(lifted["w"]), 1e-12, control=uneven(apart))
 
 
-def _without_attention(study):
+def _neurons_of(found: ThreeStages) -> np.ndarray:
+    """(gamma, a) where stage 3 reaches each loss."""
+    assert found.t2 is not None
+    return found.solution.states([found.t2 + t for t in found.times.values()])["w"]
+
+
+def _without_attention(study) -> Solution:
     """Stage 3 right after stage 1: the neurons alone, for long."""
-    return converge(last(study).flow, three(study).neurons.final, (0.3,), until=2e4)
-
-
-def _at_t2(study):
-    c = study.config
-    flow = symmetric_flow(TWO.orbits, c.omega, c.bias)
-    return flow, dict(last(study).at(0.0), w=three(study).neurons.final["w"])
+    c, start = study.config, three(study).at_t1
+    flow = symmetric_flow(TWO.orbits, c.omega, c.bias, ("attention",))
+    stops = loss_marks(flow.loss_of, (0.3,))
+    return integrate(flow, start, 2e4, stops=stops, rtol=1e-8, progress=False)

@@ -243,9 +243,9 @@ def score_growth_informal(study) -> Measurement:
 def loose_bound(study) -> Measurement:
     """The bound guarantees the rate sqrt 2 b <= sqrt 2 gamma/18; the scores grow at 2 gamma/9."""
     gamma, a, b = (getattr(run(study), n) for n in ("gamma", "a", "bias"))
-    length, dense, system = stage_two(gamma, a, b, min(OMEGAS), float(study.config.score_stop))
-    times = np.array([0.25, 0.5]) * length
-    lead = [system.layout.unflatten(y)["S_diff"][0, 1] for y in dense(times).T]
+    found = stage_two(gamma, a, b, min(OMEGAS), float(study.config.score_stop))
+    times = np.array([0.25, 0.5]) * found.time
+    lead = found.states(times)["S_diff"][:, 0, 1]
     rate = np.log(lead[1] / lead[0]) / (times[1] - times[0])
     return equal(
         2 * np.sqrt(2),
@@ -294,7 +294,7 @@ def slope_for_groups(study) -> Measurement:
     gamma, a = (float(x) for x in theory.neurons(c.t1, c.bias))
     stop, scales = min(float(c.score_stop), MODERATE), (1e-2, 3e-3, 1e-3)
     K = c.groups if c.groups > 2 else 4
-    lengths = [stage_two(gamma, a, float(c.bias), w, stop, K)[0] for w in scales]
+    lengths = [stage_two(gamma, a, float(c.bias), w, stop, K).time for w in scales]
     predicted = theory.attention_slope(gamma, K)
     return slope(
         np.log(1 / np.array(scales)),

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnflow.claims import Measurement, at_most, claim, every, exponent, statistical
-from attnflow.models.two_head import tables
+from attnflow.models.two_head import HEADS
+from attnflow.models.two_head_gram import gram_flow, infinite_width_start
+from attnflow.reduce import gram_descent
 from attnflow.studies.two_mixture.claims.common import (
     MIRROR,
     SAMPLES,
@@ -97,25 +99,15 @@ class Trained:
 @functools.lru_cache(maxsize=16)
 def trained(bias: float, omega: float, broken: str = "") -> Trained:
     """Gradient descent on all weights; `broken` starts with one group's or head's neuron moved."""
-    t, steps = tables(TWO.population), EVERY if broken else STEPS
     w = np.zeros((2, 4))
     if broken == "group":
         w[:, [0, 2]] += np.array([[0.1, 0.05], [0.1, -0.05]])
     elif broken == "head":
         w[0] += np.array([0.1, 0.1, 0.05, 0.05])
-    G = omega**2 * np.stack([np.eye(8)] * 2)
-    ws, Gs = [w], [G]
-    for n in range(1, steps + 1):
-        dw, M = t.forces(w, np.ascontiguousarray(G[:, :4, 4:]), bias)
-        N = np.zeros((2, 8, 8))
-        N[:, :4, 4:] = M.reshape(2, 4, 4)
-        N += turned(N)
-        step = np.eye(8) + LR * N
-        w, G = w + LR * dw.reshape(2, 4), step @ G @ step
-        if n % EVERY == 0:
-            ws.append(w)
-            Gs.append(G)
-    return Trained(np.stack(ws), np.stack(Gs), bias)
+    flow, start = gram_flow(TWO.population, bias), infinite_width_start(2, omega, w)
+    rows = gram_descent(flow, start, LR, EVERY if broken else STEPS, every=EVERY).rows
+    grams = np.stack([rows["gram"][head].matrix for head in HEADS], axis=1)
+    return Trained(rows["rest"]["w"], grams, bias)
 
 
 def _both(study, broken: str) -> tuple[Trained, Trained]:

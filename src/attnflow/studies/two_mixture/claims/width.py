@@ -7,6 +7,7 @@ that many starts of many widths are one batch of small matrices.
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -21,12 +22,14 @@ from attnflow.claims import (
     exponent,
     statistical,
 )
+from attnflow.models.two_head import HEADS
+from attnflow.models.two_head_gram import gram_flow, head_scores
+from attnflow.reduce import gram_descent
 from attnflow.studies.two_mixture import theory
 from attnflow.studies.two_mixture.claims.common import (
     CONFLICTING,
     STUDY,
     condition_one,
-    force,
     neurons_of,
     past_gates,
     said,
@@ -101,30 +104,25 @@ def deviations(bias: float, omega: float, t1: float) -> dict[int, float]:
     It ends where the infinite width reaches `c1'S v1 = 1`.
     """
     gamma, a = (float(x) for x in theory.neurons(t1, bias))
-    w = neurons_of(gamma, a)
     rng = np.random.default_rng(5)
-    grams, widths = [np.stack([omega**2 * np.eye(8)] * 2)], [0]
-    for m in WIDTHS:
-        for _ in range(STARTS):
-            # A Wishart matrix by its Bartlett factor: no m x 8 matrices.
-            L = [_bartlett(rng, m) for _ in range(2)]
-            grams.append(omega**2 / m * np.stack([x @ x.T for x in L]))
-            widths.append(m)
-    G, eye = np.array(grams), np.eye(8)
-    worst = np.zeros(len(G))
+    flow = gram_flow(CONFLICTING, bias, ("neurons",))
+    rest = {"w": neurons_of(gamma, a)}
+    starts = [flow.infinite_width(omega, rest)]
+    for m in np.repeat(WIDTHS, STARTS).tolist():
+        # A Wishart matrix by its Bartlett factor: no m x 8 matrices.
+        factors = {head: _bartlett(rng, m) for head in HEADS}
+        grams = {head: omega**2 / m * L @ L.T for head, L in factors.items()}
+        starts.append(flow.state(grams, rest))
+
+    def deviation(state: Any) -> np.ndarray:
+        S = head_scores(state)
+        return np.abs(S - S[:1]).max(axis=(1, 2, 3))
+
     limit = int(4 * theory.attention_time(gamma, omega) / RATE) + 200
-    for _ in range(limit):
-        S = G[:, :, :4, 4:]
-        worst = np.maximum(worst, np.abs(S - S[:1]).max(axis=(1, 2, 3)))
-        if S[0, 0, 0, 2] >= 1.0:
-            break
-        M = force(w, S, CONFLICTING, bias)[1]
-        N = np.broadcast_to(eye, G.shape).copy()
-        N[..., :4, 4:] += RATE * M
-        N[..., 4:, :4] += RATE * np.swapaxes(M, -1, -2)
-        G = N @ G @ N
-    at = np.array(widths)
-    return {m: float(worst[at == m].mean()) for m in WIDTHS}
+    stop = lambda state: head_scores(state)[0, 0, 0, 2] >= 1.0  # noqa: E731
+    found = gram_descent(flow, starts, RATE, limit, keep=deviation, stop=stop)
+    worst = found.rows.max(axis=0)[1:].reshape(len(WIDTHS), STARTS).mean(axis=1)
+    return dict(zip(WIDTHS, worst.tolist(), strict=True))
 
 
 def _bartlett(rng: np.random.Generator, m: int, p: int = 8) -> np.ndarray:

@@ -6,23 +6,19 @@ its stages; the first line of its docstring is its caption.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from attnflow import _figures as draw
+from attnflow import draw
 from attnflow.studies.two_mixture.figures import laws, maps, training
 
 if TYPE_CHECKING:
-    import xarray as xr
     from matplotlib.figure import Figure
 
-    from attnflow.observe.stages import Stage
     from attnflow.studies.two_mixture.study import TwoMixture
 
-Drawing = Callable[["xr.Dataset", "list[Stage]"], "Figure"]
 
-
-def of(study: TwoMixture) -> Mapping[str, Drawing]:
+def of(study: TwoMixture) -> draw.Figures:
     """The figures that make sense for this config, by file name.
 
     Those of K = 2 and of the laws are at L = 3; the laws need a start that is small enough for
@@ -30,7 +26,7 @@ def of(study: TwoMixture) -> Mapping[str, Drawing]:
     """
     c, run = study.config, study.three_stages
     three = c.length == 3
-    staged = three and c.omega < 1 and run is not None and run.duration is not None
+    staged = three and c.omega < 1 and run.duration is not None
     chosen: dict[str, tuple[Callable[..., Figure], bool]] = {
         "losses": (training.losses, True),
         "neurons": (training.neurons, True),

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnflow import _figures as draw
-from attnflow.studies.two_mixture import algorithm, paths, theory
+from attnflow import draw
+from attnflow.studies.two_mixture import algorithm, theory
 from attnflow.studies.two_mixture import margin as margins
 from attnflow.studies.two_mixture.descent import attention_only as train_attention
 
@@ -28,16 +28,15 @@ def attention_only(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> 
     """Training only the attention with Gaussian neurons, and with aligned ones (Fig. 3)."""
     figure, axes = draw.new()
     c, population = study.config, study.task.population
-    sizes = np.array([[1.0, 1, 1, 1], [1, 1, -1, -1]])
-    for seed in DRAWS:
-        w = np.random.default_rng(seed).standard_normal((2, 4))
-        run = train_attention(population, w, omega=c.omega, bias=c.bias, steps=200)
-        look = draw.Look(draw.COLOURS[0], "-", "Gaussian neurons" if seed == 0 else "", 1.1)
-        draw.curve(axes, np.arange(len(run.losses)), run.losses, look)
-    run = train_attention(population, 2 * sizes, omega=c.omega, bias=c.bias, steps=200)
-    aligned = draw.Look(draw.COLOURS[1], "--", "neurons 2 (c ± v)")
-    draw.curve(axes, np.arange(len(run.losses)), run.losses, aligned)
-    axes.set_xlabel("flow time t (steps × learning rate)")
+    neurons = [np.random.default_rng(seed).standard_normal((2, 4)) for seed in DRAWS]
+    neurons.append(2 * np.array([[1.0, 1, 1, 1], [1, 1, -1, -1]]))
+    run = train_attention(population, np.array(neurons), omega=c.omega, bias=c.bias)
+    for i, losses in enumerate(run.losses.T):
+        look = draw.Look(draw.COLOURS[0], "-", "Gaussian neurons" if i == 0 else "", 1.1)
+        if i == len(DRAWS):
+            look = draw.Look(draw.COLOURS[1], "--", "neurons 2 (c ± v)")
+        draw.curve(axes, np.arange(len(losses)), losses, look)
+    axes.set_xlabel(draw.TIME)
     axes.set_ylabel("population loss (nats)")
     axes.set_ylim(bottom=0)
     draw.title(figure, "Attention alone: not from Gaussian neurons")
@@ -51,17 +50,16 @@ def more_groups(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> Fig
     figure, (top, below) = draw.new(2, 1, height=5.0)
     c = study.config
     for i, K in enumerate((3, 4, 8)):
-        path = paths.learning(K, c.omega, c.bias)
-        each = path.series(path.flow.group_losses)
-        own = path.series(lambda s, K=K: paths.main_score(s, K))
-        other = path.series(lambda s, K=K: paths.other_score(s, K))
-        draw.curve(top, path.time, each[:, 0], i, f"K = {K}")
-        top.plot(path.time, each[:, 1], color=draw.COLOURS[i], lw=0.8, ls=":")
-        draw.curve(below, path.time, own, i)
-        below.plot(path.time, other, color=draw.COLOURS[i], lw=0.8, ls=":")
+        run = algorithm.learning(K, c.omega, c.bias)
+        t, each = run.trajectory["time"].values, run.trajectory["group_loss"].values
+        own, other = (run.flow.score(run.states(), "c", "v", same) for same in (True, False))
+        draw.curve(top, t, each[:, 0], i, f"K = {K}")
+        top.plot(t, each[:, 1], color=draw.COLOURS[i], lw=0.8, ls=":")
+        draw.curve(below, t, own, i)
+        below.plot(t, other, color=draw.COLOURS[i], lw=0.8, ls=":")
     top.set_ylabel("loss (nats)")
     below.set_ylabel("score (1)")
-    below.set_xlabel("flow time t (steps × learning rate)")
+    below.set_xlabel(draw.TIME)
     top.set_title("conflicting samples; dotted: consistent ones", fontsize=9)
     below.set_title("c1'S v1; dotted: c1'S v2", fontsize=9)
     draw.title(figure, "More groups: the same stages, later")
@@ -101,9 +99,9 @@ def stage_three(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> Fig
     figure, axes = draw.new()
     for i, stop in enumerate(sorted({0.5, 1.0, 2.0, study.config.score_stop})):
         run = _stages(study, study.config.omega, stop)
-        if run.attention is None or not run.times:
+        if not run.times:
             continue
-        size = margins.margin(study.symmetric, run.attention.final).value
+        size = margins.margin(study.symmetric, run.at_t2).value
         x = np.array(sorted(run.times))
         look = draw.COLOURS[i % len(draw.COLOURS)]
         axes.plot(
@@ -114,10 +112,7 @@ def stage_three(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> Fig
             label=f"score {stop:g}, margin {size:.3g}",
         )
         axes.plot(x, 1 / (x * size**2), color=look, lw=0.9, ls="--")
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    draw.plain_log_ticks(axes.xaxis)
-    draw.plain_log_ticks(axes.yaxis)
+    draw.log_scale(axes)
     axes.set_xlabel("loss ε (nats)")
     axes.set_ylabel("T3 - T2 (flow time)")
     draw.title(figure, "Stage 3 takes 1/(ε margin²)")
@@ -138,10 +133,7 @@ def width(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> Figure:
         if i == 0:
             line = found[int(m[0])] * np.sqrt(m[0] / m)
             axes.plot(m, line, color=draw.GREY, ls="--", label="1/√m")
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    draw.plain_log_ticks(axes.xaxis)
-    draw.plain_log_ticks(axes.yaxis)
+    draw.log_scale(axes)
     axes.set_xlabel("embedding dimension m (1)")
     axes.set_ylabel("largest deviation of a score (1)")
     draw.title(figure, "Finite width: 1/√m, at any ω")
@@ -154,13 +146,12 @@ def groups(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> Figure:
     """Half times of consistent and conflicting samples against the number of groups."""
     figure, axes = draw.new()
     c = study.config
-    found = [paths.learning(K, c.omega, c.bias) for K in GROUPS]
+    found = [algorithm.learning(K, c.omega, c.bias) for K in GROUPS]
     for i, (d, words) in enumerate(((-1, "conflicting"), (1, "consistent"))):
-        half = [p.marks.get(f"half {d}", np.nan) for p in found]
+        half = [p.first(f"half {d}") for p in found]
         draw.curve(axes, GROUPS, half, i, words)
         axes.plot(GROUPS, half, "o", color=draw.COLOURS[i], ms=4)
-    axes.set_yscale("log")
-    draw.plain_log_ticks(axes.yaxis)
+    draw.log_scale(axes, "y")
     axes.set_xlabel("groups K (1)")
     axes.set_ylabel("half time (flow time)")
     draw.title(figure, "Half times grow linearly with K")

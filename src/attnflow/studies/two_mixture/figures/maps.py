@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnflow import _figures as draw
+from attnflow import draw
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from attnflow.observe.stages import Stage
     from attnflow.studies.two_mixture.study import TwoMixture
-
-SMALL = 8.0
 
 
 @draw.styled
@@ -30,23 +28,8 @@ def attention_maps(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> 
         for column, sample in enumerate(samples):
             axes = grid[row, column]
             values = last.sel(head=head, sample=sample).values
-            tokens = sample.split()
-            image = axes.imshow(values, vmin=0, vmax=1, cmap="cividis", interpolation="nearest")
-            for (i, j), value in np.ndenumerate(values):
-                shade = "black" if value > 0.6 else "white"
-                axes.text(
-                    j,
-                    i,
-                    f"{value:.2f}",
-                    ha="center",
-                    va="center",
-                    fontsize=SMALL,
-                    color=shade,
-                    in_layout=False,
-                )
-            axes.set_xticks(range(len(tokens)), tokens, fontsize=SMALL)
-            axes.set_yticks(range(len(tokens)), tokens, fontsize=SMALL)
-            axes.spines[:].set_visible(False)
+            image = draw.heat(axes, values, numbers=True)
+            draw.ticks(axes, sample.split())
             axes.set_title(f"{head} head", fontsize=9)
             if column == 0:
                 axes.set_ylabel("query (token)")
@@ -64,14 +47,12 @@ def score_map(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> Figur
     figure, grid = draw.new(1, 2, height=3.4)
     top = float(np.abs(last.values).max()) or 1.0
     names = last["key"].values.tolist()
-    step = 1 + (len(names) - 1) // 8
     image: Any = None
     for axes, head in zip(grid, ("plus", "minus"), strict=True):
         image = axes.imshow(
             last.sel(head=head).values, vmin=-top, vmax=top, cmap="PuOr", interpolation="nearest"
         )
-        axes.set_xticks(range(0, len(names), step), names[::step], fontsize=SMALL)
-        axes.set_yticks(range(0, len(names), step), names[::step], fontsize=SMALL)
+        draw.ticks(axes, names)
         axes.set_title(f"{head} head", fontsize=9)
         axes.set_xlabel("query (signal)")
         axes.spines[:].set_visible(False)

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnflow import _figures as draw
+from attnflow import draw
+from attnflow.draw import Panel
 from attnflow.studies.two_mixture import observables
 from attnflow.studies.two_mixture import stages as rules
 
 if TYPE_CHECKING:
     import xarray as xr
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from attnflow.observe.stages import Stage
@@ -24,19 +26,15 @@ MARGINS = 60
 @draw.styled
 def losses(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> Figure:
     """Loss of each kind of sample: d = y times the sum of distractor signs (Fig. 1a)."""
-    figure, axes = draw.new()
-    t = data["time"].values
-    draw.timeline(axes, t, stages)
-    draw.curve(axes, t, data["loss"].values, draw.Look("#000000", "-", "population", 1.2))
-    for i, d in enumerate(data["agreement"].values.tolist()):
-        words = f"d = {d}" + _words(d, study.config.length)
-        draw.curve(axes, t, data["group_loss"].sel(agreement=d).values, i, words)
-    axes.axhline(np.log(2) / 2, color=draw.GREY, lw=0.7, ls=":")
-    axes.set_ylabel("loss (nats)")
-    axes.set_ylim(bottom=0)
-    draw.title(figure, "Consistent samples first, conflicting ones later")
-    draw.legend(figure, axes, extra="dotted: half of ln 2")
-    return figure
+    kinds = data["agreement"].values.tolist()
+    looks = [
+        draw.Look.of(i, f"d = {d}" + _words(d, study.config.length)) for i, d in enumerate(kinds)
+    ]
+    whole = (draw.Look("#000000", "-", "population", 1.2), data["loss"].values)
+    curves = [whole, *zip(looks, data["group_loss"].values.T, strict=True)]
+    panel = Panel("loss (nats)", curves, {"half of ln 2": np.log(2) / 2}, limits=(0, None))
+    words = "Consistent samples first, conflicting ones later"
+    return draw.over_time(data, stages, words, panel)
 
 
 def _words(d: int, length: int) -> str:
@@ -46,32 +44,21 @@ def _words(d: int, length: int) -> str:
 @draw.styled
 def neurons(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> Figure:
     """Alignment of the plus head's neurons with group and classification signals (Fig. 1b)."""
-    figure, axes = draw.new()
-    t = data["time"].values
-    draw.timeline(axes, t, stages)
     w = data["neuron"].sel(head="plus")
-    for i, name in enumerate(_few(w["signal"].values.tolist(), 4)):
-        draw.curve(axes, t, w.sel(signal=name).values, i, f"w.{name}")
-    axes.set_ylabel("alignment of the neurons (1)")
-    draw.title(figure, "Neurons align with v at once, with c after the first gates shut")
-    draw.legend(figure, axes)
-    return figure
+    names = _few(w["signal"].values.tolist(), 4)
+    curves = [(f"w.{name}", w.sel(signal=name).values) for name in names]
+    words = "Neurons align with v at once, with c after the first gates shut"
+    return draw.over_time(data, stages, words, Panel("alignment of the neurons (1)", curves))
 
 
 @draw.styled
 def scores(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> Figure:
     """Attention scores of the plus head with key c1, and two others (Fig. 1c)."""
-    figure, axes = draw.new()
-    t = data["time"].values
-    draw.timeline(axes, t, stages)
     S = data["score"].sel(head="plus")
     pairs = [("c1", "v1"), ("c1", "v2"), ("v1", "c1"), ("v1", "v1"), ("c1", "c1")]
-    for i, (key, query) in enumerate(pairs):
-        draw.curve(axes, t, S.sel(key=key, query=query).values, i, f"{key}'S {query}")
-    axes.set_ylabel("score (key' S query)")
-    draw.title(figure, "The scores that grow join a group with its signal")
-    draw.legend(figure, axes)
-    return figure
+    curves = [(f"{key}'S {query}", S.sel(key=key, query=query).values) for key, query in pairs]
+    words = "The scores that grow join a group with its signal"
+    return draw.over_time(data, stages, words, Panel("score (key' S query)", curves))
 
 
 @draw.styled
@@ -102,39 +89,33 @@ def all_scores(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> Figu
 @draw.styled
 def share(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> Figure:
     """The attention's share of the loss decrease, and the gates that are on."""
-    figure, (axes, below) = draw.new(2, 1, height=4.6)
-    t = data["time"].values
-    powers = {n: data[n].values for n in ("neuron_power", "attention_power")}
-    draw.timeline(axes, t, stages, label=False)
-    draw.curve(axes, t, observables.share(powers), 0)
-    axes.axhline(rules.MAJORITY, color=draw.GREY, lw=0.7, ls=":")
-    axes.set_ylabel("attention's share q (1)")
-    axes.set_ylim(0, 1)
-    draw.timeline(below, t, stages, names=False)
-    gates = data["gates"].values
-    below.step(t, gates.mean(axis=1), where="pre", color=draw.COLOURS[1])
-    below.set_ylabel("gates that are on (share)")
-    below.set_ylim(-0.03, 1.03)
-    draw.title(figure, "Who lowers the loss: attention where q > 1/2")
-    return figure
+    q = observables.share({n: data[n].values for n in ("neuron_power", "attention_power")})
+    on = data["gates"].values.mean(axis=1)
+
+    def steps(axes: Axes) -> None:
+        axes.step(data["time"].values, on, where="pre", color=draw.COLOURS[1])
+
+    panels = (
+        Panel("attention's share q (1)", [("", q)], {"": rules.MAJORITY}, limits=(0, 1)),
+        Panel("gates that are on (share)", [], limits=(-0.03, 1.03), also=steps),
+    )
+    words = "Who lowers the loss: attention where q > 1/2"
+    return draw.over_time(data, stages, words, *panels, height=4.6)
 
 
 @draw.styled
 def margin(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> Figure:
     """The largest margin of the attention feature (eq. 2) over training, both gate conventions."""
-    figure, axes = draw.new()
     t = data["time"].values
-    draw.timeline(axes, t, stages)
     # Equal distances on the logarithmic axis.
     marks = np.geomspace(max(t[t > 0][0], t[-1] / 1e4), t[-1], MARGINS)
     rows = np.unique(np.clip(np.searchsorted(t, marks), 0, len(t) - 1))
     found = [study.margins(data, int(row)) for row in rows]
-    for i, (name, words) in enumerate((("all_on", "all gates on"), ("actual", "actual gates"))):
-        draw.curve(axes, t[rows], [m[name].value for m in found], i, words)
-    axes.set_ylabel("largest margin (feature length)")
-    draw.title(figure, "From not separable to well separated")
-    draw.legend(figure, axes)
-    return figure
+    names = {"all_on": "all gates on", "actual": "actual gates"}
+    curves = [(words, [m[name].value for m in found]) for name, words in names.items()]
+    panel = Panel("largest margin (feature length)", curves)
+    few = data.isel(time=rows)
+    return draw.over_time(few, stages, "From not separable to well separated", panel)
 
 
 def _few(names: list[str], most: int) -> list[str]:

@@ -1,0 +1,140 @@
+"""The rooms stand in one order, and imports go downwards only.
+
+Every import counts: at the top of a module, inside a function, and under TYPE_CHECKING. A function
+that imports a later room hides a cycle, and a type that is only named there belongs further down.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import attnflow
+
+ROOT = Path(attnflow.__file__).parent
+
+ROOMS = (
+    "_errors",
+    "_precision",
+    "tasks",
+    "corpus",
+    "flows",
+    "observe",
+    "reduce",
+    "models",
+    "linearise",
+    "expand",
+    "claims",
+    "checkpoints",
+    "draw",
+    "studies",
+    "runs",
+    "report",
+    "walk",
+    "cli",
+)
+
+OF_NO_ROOM = {"__init__", "__version__"}
+"""The table of public names, which reaches into every room and belongs to none."""
+
+NAMED_ONLY = {("report", "walk")}
+"""Pages are typed by what a walk returns; nothing is imported when they run."""
+
+
+BACKWARDS = {
+    ("attnflow.flows.solution", "attnflow.flows.driver"),  # a solution is solved again
+    ("attnflow.flows.gates", "attnflow.flows.gated"),  # a gated flow integrates itself
+}
+"""Imports inside a function that close a circle of modules."""
+
+
+def imports(source: str, typing: bool = True) -> Iterator[tuple[str, int]]:
+    """Every module that a source names in an import, wherever it stands, and the line."""
+    tree = ast.parse(source)
+    only_typing = {id(n) for block in ast.walk(tree) if _typing(block) for n in ast.walk(block)}
+    for node in ast.walk(tree):
+        if id(node) in only_typing and not typing:
+            continue
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"line {node.lineno}: a relative import"
+            yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
+
+
+def _typing(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+
+
+def rooms_of(source: str) -> Iterator[tuple[str, int]]:
+    """The rooms that a source imports, each with its line."""
+    for name, line in imports(source):
+        package, *rest = name.split(".")
+        if package == "attnflow" and rest and rest[0] not in OF_NO_ROOM:
+            yield rest[0], line
+
+
+def room(path: Path) -> str:
+    return path.relative_to(ROOT).with_suffix("").parts[0]
+
+
+FILES = sorted(p for p in ROOT.rglob("*.py") if room(p) not in OF_NO_ROOM)
+
+
+def upwards(source: str, here: str) -> list[str]:
+    """What a source in a room imports from a later one."""
+    return [f"line {n}: {other}" for other, n in rooms_of(source) if is_above(other, here)]
+
+
+def is_above(other: str, here: str) -> bool:
+    return ROOMS.index(other) > ROOMS.index(here) and (here, other) not in NAMED_ONLY
+
+
+def test_every_file_stands_in_a_room():
+    assert {room(p) for p in FILES} <= set(ROOMS)
+
+
+@pytest.mark.parametrize("here", ROOMS)
+def test_imports_go_downwards_only(here):
+    files = [p for p in FILES if room(p) == here]
+    found = {str(p.relative_to(ROOT)): upwards(p.read_text(), here) for p in files}
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+def test_no_modules_import_each_other():
+    paths = {_module(p): p for p in FILES}
+    graph = {
+        here: {other for other in _modules(path, paths) if (here, other) not in BACKWARDS} - {here}
+        for here, path in paths.items()
+    }
+    assert len(list(TopologicalSorter(graph).static_order())) == len(paths)  # or a CycleError
+
+
+def _module(path: Path) -> str:
+    parts = ("attnflow", *path.relative_to(ROOT).with_suffix("").parts)
+    return ".".join(parts).removesuffix(".__init__")
+
+
+def _modules(path: Path, known: dict[str, Path]) -> Iterator[str]:
+    for name, _ in imports(path.read_text(), typing=False):
+        module = name if name in known else name.rpartition(".")[0]
+        if module in known:
+            yield module
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import attnflow.studies.study",
+        "from attnflow import studies",
+        "def f():\n    from attnflow.studies import study",
+        "if TYPE_CHECKING:\n    from attnflow.studies.study import Study",
+    ],
+)
+def test_an_import_upwards_is_seen_wherever_it_stands(source):
+    assert upwards(source, "flows")
+    assert upwards(source, "studies") == upwards(source, "cli") == []
