@@ -31,9 +31,9 @@ decades) gives the numbers, the last one decides whether there is a law."""
 SURE = 0.05
 """A power is printed when its error is at most this share of it."""
 
-WHOLE = 0.2
-"""A power is at least 2, and this near to a whole number: the velocity of an analytic flow grows
-like one, and a fit between two of them shows a passage from one law to another."""
+WHOLE, AT_MOST = 0.075, 0.25
+"""A power is at least 2, and this near to a whole number, relatively and at most: the velocity of an
+analytic flow grows like one, and a fit between two shows a passage from one law to another."""
 
 LEAST_ROWS = 6
 
@@ -67,7 +67,7 @@ class Law:
             return self.span >= self.least
         whole = round(self.power) if np.isfinite(self.power) else 0
         sure = self.power_error <= SURE * self.power
-        return whole >= 2 and abs(self.power - whole) <= WHOLE and sure
+        return whole >= 2 and abs(self.power - whole) <= min(WHOLE * whole, AT_MOST) and sure
 
     def wait(self, growth: float) -> float:
         """How long the law takes from its first row on until log(size) has grown by `growth`."""
@@ -77,10 +77,16 @@ class Law:
     @property
     def sentence(self) -> str:
         if self.name == "exponential":
-            return f"grew at {self.rate:.5g} over {self.span:.1f} e-folds"
-        power = f"r^{self.power:.2f} ± {max(self.power_error, 0.01):.2f}"
-        order = f"{round(self.power) - 1}"
-        return f"speed ~ {power} over {self.span:.1f} decades: time ~ eps^-{order}"
+            return f"grew at {self.tried}"
+        return f"{self.tried}: time ~ eps^-{round(self.power) - 1}"
+
+    @property
+    def tried(self) -> str:
+        """The fit, whether the law holds or not."""
+        if self.name == "exponential":
+            return f"{self.rate:.5g} over {self.span:.1f} e-folds"
+        power = f"{self.power:.2f} ± {max(self.power_error, 0.01):.2f}"
+        return f"speed ~ r^{power} over {self.span:.1f} decades"
 
 
 def exponential(

@@ -8,7 +8,6 @@ only if it lies within the plateau's extent.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ from attnflow.flows.solution import Solution
 from attnflow.linearise.escape import Law, algebraic, exponential, predicted_leave
 from attnflow.linearise.modes import Spectrum, spectrum
 from attnflow.linearise.newton import CriticalPoint, critical_point
-from attnflow.linearise.records import SaddleTable, counted
+from attnflow.linearise.records import SaddleLedger, Wait, counted
 from attnflow.linearise.rows import Escape, growth_rate, velocity, with_states
 from attnflow.observe.stages import Plateau, plateaus
 
@@ -31,9 +30,6 @@ if TYPE_CHECKING:
 
 SAME = 0.02
 """Rates within this share of the top one belong to the same (multiple) eigenvalue."""
-
-SAME_LOSS = 0.01
-"""Plateaus of two solves whose losses differ by at most this share of its whole fall may be one."""
 
 AGREES = 0.2
 """A growth belongs to a mode when it is within this share of the mode's rate."""
@@ -47,131 +43,6 @@ ACTS = 0.1
 
 WAITS = 1.0
 """A run that ends on a saddle waits there when its top mode could have grown by this e-fold."""
-
-MISSED = 2.0
-"""A predicted wait is flagged when it is off by more than this factor."""
-
-
-@dataclass(frozen=True)
-class Wait:
-    """One plateau of a trajectory, the critical point behind it and the law by which it is left."""
-
-    number: int
-    """From 1; 0 is the stretch that the flow starts on."""
-    plateau: Plateau
-    kind: str
-    """`saddle`; `still waiting` where the run ends on one; `bottleneck`, a slow stretch without a
-    critical point of its own; `unknown` where the search was not decided."""
-    point: CriticalPoint | None
-    """None where the plateau was not found again at the tighter tolerance."""
-    extent: float
-    rates: tuple[float, ...] = ()
-    """The distinct unstable rates that could act during the plateau, largest first."""
-    blocks: str = ""
-    """Which weights move in the leading mode, with their shares."""
-    law: Law | None = None
-    """None where no law has a window, or neither fits."""
-    leave_predicted: float = float("nan")
-    sentence: str = ""
-
-    @property
-    def refined(self) -> bool:
-        return self.point is not None and self.point.converged
-
-    @property
-    def loss(self) -> float:
-        """Of the refined point; of the trajectory where there is none."""
-        return self.point.loss if self.point and self.point.converged else self.plateau.loss
-
-    @property
-    def index(self) -> int | None:
-        """How many unstable modes the point has; none where they were too slow to act."""
-        return (
-            self.point.index
-            if self.point and (self.rates or self.plateau.open)
-            else (0 if self.refined else None)
-        )
-
-    @property
-    def rate_predicted(self) -> float:
-        """Of the refined point, where its mode was seen to grow exponentially."""
-        return self.rates[0] if self.rates and self._is("exponential") else float("nan")
-
-    @property
-    def rate_measured(self) -> float:
-        return self.law.rate if self.law and self._is("exponential") else float("nan")
-
-    @property
-    def exit_ratio(self) -> float:
-        """The predicted wait over the measured one."""
-        waited = self.plateau.leave - self.plateau.enter
-        return (self.leave_predicted - self.plateau.enter) / waited if waited > 0 else float("nan")
-
-    @property
-    def flag(self) -> str | None:
-        """What is wrong with the predicted exit, if it misses by more than a factor of two."""
-        ratio = self.exit_ratio
-        if math.isnan(ratio) or 1 / MISSED <= ratio <= MISSED:
-            return None
-        late, factor = ("late", ratio) if ratio > 1 else ("early", 1 / max(ratio, 1e-300))
-        return f"exit predicted {factor:.3g} times too {late}"
-
-    def _is(self, law: str) -> bool:
-        return self.law is not None and self.law.name == law
-
-    def as_dict(self) -> dict[str, Any]:
-        """The row of the ledger; None where something is not known."""
-        law, point = self.law, self.point
-        powers = law is not None and law.name == "algebraic"
-        row = {
-            "number": self.number,
-            "kind": self.kind,
-            "loss": self.loss,
-            "level": self.plateau.loss,
-            "time": self.plateau.time,
-            "enter": self.plateau.enter,
-            "leave": self.plateau.leave,
-            "leave_predicted": self.leave_predicted,
-            "speed": self.plateau.speed,
-            "prominence": self.plateau.prominence,
-            "converged": self.refined,
-            "distance": point.distance if point else None,
-            "extent": self.extent,
-            "gradient": point.speed if point else None,
-            "index": self.index,
-            "nullity": point.nullity if point else None,
-            "rates": list(self.rates),
-            "blocks": self.blocks,
-            "law": law.name if law else None,
-            "rate_predicted": self.rate_predicted,
-            "rate_measured": self.rate_measured,
-            "efolds": law.span if law and not powers else 0.0,
-            "power": law.power if law and powers else None,
-            "power_error": law.power_error if law and powers else None,
-            "flag": self.flag,
-            "note": self.sentence,
-        }
-        return {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()}
-
-
-@dataclass(frozen=True, repr=False)
-class SaddleLedger(SaddleTable):
-    """Every plateau of a trajectory, in order, with the critical point behind it."""
-
-    saddles: tuple[Wait, ...]
-    sentence: str
-
-    def __iter__(self) -> Iterator[Wait]:
-        return iter(self.saddles)
-
-    def __len__(self) -> int:
-        return len(self.saddles)
-
-    def __getitem__(self, k: int) -> Wait:
-        return self.saddles[k]
-
-    def records(self) -> list[dict[str, Any]]:
-        return [saddle.as_dict() for saddle in self.saddles]
 
 
 @float64
@@ -217,15 +88,27 @@ def trajectory_ledger(
     if not {"loss", "speed"} <= set(map(str, trajectory.data_vars)):
         raise InputError("source", "no loss was observed; a ledger needs a flow with a loss")
     found = _plateaus(trajectory, prominence, end=final is not None)
-    closed = [p for p in found if not p.open]
-    waits = _left(flow, start, trajectory, closed, prominence, rtol, engine)
-    if final is not None and len(found) > len(closed):
-        number = waits[-1].number + 1 if waits else int(found[-1].enter > 0)
-        waits += _still(number, found[-1], flow.bind(start), start, final, trajectory)
+    last = found.pop() if found and found[-1].open else None
+    data, system, missed = trajectory, flow.bind(start), ""
+    if found:
+        data, failed = with_states(
+            flow, start, trajectory, _fastest(trajectory, found[-1]), rtol, engine
+        )
+        # Of the rows with their states: at a blow-up two solves may be apart by many times its
+        # length.
+        own = found if data is trajectory else _plateaus(data, prominence)
+        if failed and len(own) < len(found):
+            missed = f" {len(found) - len(own)} could not be solved again: {failed}"
+        found = own
+    first = int(not found or found[0].enter > data["time"].values[0])  # the start is number 0
+    waits = [_wait(k, p, Escape.of(system, data, p), start) for k, p in enumerate(found, first)]
+    if last is not None and final is not None:
+        number = len(waits) + (first if waits else int(last.enter > 0))
+        waits += _still(number, last, system, start, final, trajectory)
     if not waits:
-        return SaddleLedger((), "no separation: the flow never waits.")
+        return SaddleLedger((), missed.strip() or "no separation: the flow never waits.")
     rows = [wait.as_dict() for wait in waits]
-    return SaddleLedger(tuple(waits), f"{counted(rows)} to critical points.")
+    return SaddleLedger(tuple(waits), f"{counted(rows)} to critical points.{missed}")
 
 
 def _plateaus(data: xr.Dataset, prominence: float, end: bool = False) -> list[Plateau]:
@@ -233,57 +116,11 @@ def _plateaus(data: xr.Dataset, prominence: float, end: bool = False) -> list[Pl
     return plateaus(t, speed, loss, prominence=prominence, start=True, end=end)
 
 
-def _left(
-    flow: FlowLike,
-    start: Params,
-    trajectory: xr.Dataset,
-    found: list[Plateau],
-    prominence: float,
-    rtol: float,
-    engine: str,
-) -> list[Wait]:
-    """The plateaus that the trajectory has left."""
-    if not found:
-        return []
-    data, failed = with_states(
-        flow, start, trajectory, _fastest(trajectory, found[-1]), rtol, engine
-    )
-    own = found if data is trajectory else _plateaus(data, prominence)
-    system = flow.bind(start)
-    waits, fall = [], float(np.ptp(trajectory["loss"].values))
-    first = int(found[0].enter > trajectory["time"].values[0])  # the start is number 0
-    for number, (plateau, same) in enumerate(_matched(found, own, fall), first):
-        if same is not None:
-            waits.append(_wait(number, plateau, Escape.of(system, data, same), start))
-            continue
-        words = f"not found again at rtol {rtol:g}" + (f": {failed}" if failed else "")
-        waits.append(Wait(number, plateau, "unknown", None, float("nan"), sentence=words))
-    return waits
-
-
 def _fastest(data: xr.Dataset, plateau: Plateau) -> int:
     """The row of the fastest moment after a plateau."""
     t, speed = data["time"].values, data["speed"].values
     left = min(int(np.searchsorted(t, plateau.leave)), len(t) - 1)
     return left + int(np.nanargmax(speed[left:]))
-
-
-def _matched(
-    found: list[Plateau], own: list[Plateau], fall: float
-) -> Iterator[tuple[Plateau, Plateau | None]]:
-    """Each plateau with the same one of a tighter solve: in order, or else by loss.
-
-    Not by time: just before a blow-up the two solves may be apart by many times its length.
-    """
-    if len(found) == len(own):
-        yield from zip(found, own, strict=True)
-        return
-    left = list(own)
-    for plateau in found:
-        near = [q for q in left if abs(q.loss - plateau.loss) <= SAME_LOSS * fall]
-        if near:
-            left = left[left.index(near[0]) + 1 :]
-        yield plateau, near[0] if near else None
 
 
 def _still(
@@ -384,9 +221,7 @@ def _words(point: CriticalPoint, law: Law | None, seen: list[Law], modes: _Modes
     if law is not None:
         said.append(law.sentence)
     else:
-        spans = {"exponential": "e-folds", "algebraic": "decades"}
-        short = [f"{x.span:.1f} {spans[x.name]}" for x in seen]
-        said.append("no law" + (f" ({', '.join(short)})" if short else ""))
+        said.append("no law" + (f" ({', '.join(x.tried for x in seen)})" if seen else ""))
     return "; ".join(said)
 
 
