@@ -32,8 +32,8 @@ SURE = 0.05
 """A power is printed when its error is at most this share of it."""
 
 WHOLE, AT_MOST = 0.075, 0.25
-"""A power is at least 2, and this near to a whole number, relatively and at most: the velocity of an
-analytic flow grows like one, and a fit between two shows a passage from one law to another."""
+"""A power is at least 2, and this near to a whole number, relatively and at most: the velocity of
+an analytic flow grows like one, and a fit between two shows a passage from one law to another."""
 
 LEAST_ROWS = 6
 

@@ -8,7 +8,7 @@ only if it lies within the plateau's extent.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,12 +31,11 @@ if TYPE_CHECKING:
 SAME = 0.02
 """Rates within this share of the top one belong to the same (multiple) eigenvalue."""
 
-AGREES = 0.2
+AGREES = 0.1
 """A growth belongs to a mode when it is within this share of the mode's rate."""
 
-WITHIN = 2.0
-"""A critical point is the plateau's own when it lies at most this multiple of the plateau's extent
-(the largest distance of its states from the slowest one) from the slowest state."""
+IN_TIME = 0.1
+"""A law is said when it ends the plateau within this share of the wait."""
 
 ACTS = 0.1
 """A mode that cannot grow by this e-fold during the whole plateau did not free the flow."""
@@ -140,7 +139,7 @@ def _still(
         path = max(path, 3 * float(np.linalg.norm(v)) / growth)
     if not path > 0 or not (grows or _may_leave(spectrum(system.flow, final), v, waited, path)):
         return []
-    point = critical_point(system.flow, final, leaf=start, within=WITHIN * path, max_iterations=40)
+    point = critical_point(system.flow, final, leaf=start, within=path, max_iterations=40)
     if point.spectrum is None:
         return []
     top = _top_rate(point.spectrum)
@@ -157,7 +156,7 @@ def _may_leave(here: Spectrum, v: np.ndarray, waited: float, path: float) -> boo
     """
     acts = np.abs(here.rates) * waited >= ACTS
     away = (np.real(here.modes) @ v)[acts] / np.real(here.rates)[acts]
-    return _top_rate(here) * waited >= WAITS and float(np.linalg.norm(away)) <= WITHIN * path
+    return _top_rate(here) * waited >= WAITS and float(np.linalg.norm(away)) <= path
 
 
 def _top_rate(found: Spectrum) -> float:
@@ -165,26 +164,18 @@ def _top_rate(found: Spectrum) -> float:
 
 
 def _wait(number: int, plateau: Plateau, escape: Escape, start: Params) -> Wait:
-    within = WITHIN * escape.extent
     point = critical_point(
         escape.system.flow,
         escape.system.layout.numpy(escape.near),
         leaf=start,
-        within=within or None,
+        within=escape.extent or None,
         tolerance=1e-8,
         max_iterations=40,
     )
     modes = _Modes.of(point, escape)
     seen = _laws(escape, modes)
     law = min((x for x in seen if x.holds), key=lambda x: x.residual, default=None)
-    leave = float("nan")
-    if law is not None:
-        if law.name == "exponential" and modes is not None:
-            leave = modes.leave(escape)
-        else:
-            grown = math.log(escape.level / escape.speed[law.first])
-            leave = float(escape.time[law.first]) + law.wait(grown)
-    return Wait(
+    wait = Wait(
         number,
         plateau,
         "saddle" if point.converged else "bottleneck",
@@ -193,9 +184,21 @@ def _wait(number: int, plateau: Plateau, escape: Escape, start: Params) -> Wait:
         modes.rates if modes is not None else (),
         modes.blocks if modes is not None else "",
         law,
-        leave,
-        _words(point, law, seen, modes),
+        float("nan") if law is None else _leave(escape, law, modes),
+        _words(point, law, seen),
     )
+    if law is None or abs(wait.exit_ratio - 1) <= IN_TIME:
+        return wait
+    words = f"no law: {law.tried}, but it would leave after {wait.exit_ratio:.2f} of the wait"
+    return replace(wait, law=None, sentence=words)
+
+
+def _leave(escape: Escape, law: Law, modes: _Modes | None) -> float:
+    """When a law ends the plateau: that of the point's own modes, or else as it was fitted."""
+    if law.name == "exponential" and modes is not None:
+        return modes.leave(escape, law.first)
+    grown = math.log(escape.level / escape.speed[law.first])
+    return float(escape.time[law.first]) + law.wait(grown)
 
 
 def _laws(escape: Escape, modes: _Modes | None) -> list[Law]:
@@ -216,7 +219,7 @@ def _laws(escape: Escape, modes: _Modes | None) -> list[Law]:
     return [law for law in found if law is not None]
 
 
-def _words(point: CriticalPoint, law: Law | None, seen: list[Law], modes: _Modes | None) -> str:
+def _words(point: CriticalPoint, law: Law | None, seen: list[Law]) -> str:
     said = [] if point.converged else [point.sentence]
     if law is not None:
         said.append(law.sentence)
@@ -267,10 +270,10 @@ class _Modes:
         squares = np.maximum(np.sum(amplitude**2, axis=1), 1e-300)
         return 0.5 * np.log(squares), np.sum(amplitude * moving, axis=1) / squares
 
-    def leave(self, escape: Escape) -> float:
-        """When the linearised flow leaves, from its unstable components at entry."""
-        entered = self.modes @ (escape.states[0] - self.theta)
-        return predicted_leave(self.all_rates, entered, float(escape.time[0]), escape.level)
+    def leave(self, escape: Escape, row: int) -> float:
+        """When the linearised flow leaves, from its unstable components at a row."""
+        away = self.modes @ (escape.states[row] - self.theta)
+        return predicted_leave(self.all_rates, away, float(escape.time[row]), escape.level)
 
 
 def _blocks(spectrum: Spectrum, top: np.ndarray) -> str:

@@ -30,7 +30,7 @@ BESIDE, BESIDE_AT_LARGE = 0.5, 0.01
 """When a leaf holds no critical point, one beside it counts if the leaf is at most this share of
 `within` away from it; and at most this share of the state, where nothing is said about `within`."""
 
-PATIENCE = 5
+PATIENCE = 8
 """A search ends when its speed has not halved over this many accepted steps."""
 
 

@@ -129,6 +129,7 @@ class Wait:
     point: CriticalPoint | None
     """None where the plateau was not found again at the tighter tolerance."""
     extent: float
+    """The diameter of the plateau; a critical point further from its slowest state is refused."""
     rates: tuple[float, ...] = ()
     """The distinct unstable rates that could act during the plateau, largest first."""
     blocks: str = ""

@@ -76,9 +76,9 @@ class Escape:
 
     @cached_property
     def extent(self) -> float:
-        """How far the states of the plateau lie from the slowest one."""
+        """The diameter of the ball around the slowest state that holds those of the plateau."""
         away = self.states[: self.leave + 1] - self.near
-        return float(np.linalg.norm(away, axis=1).max())
+        return 2 * float(np.linalg.norm(away, axis=1).max())
 
     @cached_property
     def velocity(self) -> Float[np.ndarray, "row parameter"]:
