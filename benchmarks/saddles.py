@@ -119,7 +119,10 @@ PRODUCT = Flow(_product_loss)
 
 
 def product(n: int, eps: float, seed: int | None) -> dict[str, Any]:
-    """One start (None: all factors equal): what the ledger prints, judged by the exact path."""
+    """One start (None: all factors equal): what the ledger prints, judged by the exact path.
+
+    `point` has the two least factors of the refined point.
+    """
     path = _products.Path(_products.start(n, eps, seed))
     until = 1.2 * float(path.time[-1]) + 5
     solution, ledger = _solved(PRODUCT, _product_loss, {"w": path.start}, until)
@@ -130,7 +133,7 @@ def product(n: int, eps: float, seed: int | None) -> dict[str, Any]:
         "law": law,
         "verdict": path.right(law, power, top),
         "exit": wait.exit_ratio if wait else None,
-        "point": float(np.abs(wait.point.theta["w"]).max()) if wait and wait.refined else None,
+        "point": np.sort(np.abs(wait.point.theta["w"]))[:2] if wait and wait.refined else None,
     }
 
 

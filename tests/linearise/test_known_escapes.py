@@ -6,7 +6,6 @@ A few starts of what `python -m benchmarks saddles` measures on many.
 from __future__ import annotations
 
 import pytest
-
 from benchmarks import _products, saddles
 
 
@@ -20,8 +19,9 @@ def test_a_product_is_left_by_its_own_law(n: int, eps: float) -> None:
             assert found["law"] == ("exponential" if n == 2 else "algebraic")
         if found["law"]:
             assert found["exit"] == pytest.approx(1, abs=0.1)
-            # The origin is what was refined, not the start.
-            assert found["point"] < 0.01 * eps
+            # A product stands still where two factors are 0. With six, the speed goes as r^5: a
+            # search that slows it by 1e-8 comes to r = 0.025 of what it was.
+            assert found["point"].max() < 0.05 * eps
 
 
 def test_a_wrong_law_would_be_noticed() -> None:
