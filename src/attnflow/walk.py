@@ -267,10 +267,10 @@ def _described(found: Run, place: RunFolder | _Memory, say: Said) -> Run:
 
     stages = attempt("stages", lambda: ready.stages(data), []) if data.sizes["time"] > 1 else []
     found = found.replace(stages=stages)
-    _tell(say, found, "stages", "plateaus")
+    _tell(say, found, "stages")
     saddles = attempt("saddles", lambda: _saddles(found), None)
     found = found.replace(saddles=saddles)
-    _tell(say, found, "saddles")
+    _tell(say, found, "plateaus", "saddles")
     summary = attempt("summary", lambda: ready.summary(data, stages, saddles), {})
     parts: dict[str, Any] = {"stages.json": [s.as_dict() for s in stages]}
     parts |= {} if saddles is None else {"saddles.json": saddles.as_json()}
@@ -283,7 +283,10 @@ def _saddles(found: Run) -> Any:
     mode, engine = getattr(found.built.config, "mode", "flow"), found.solver.get("engine")
     if mode != "flow" or engine is None or found.trajectory.sizes["time"] < 2:
         return None
-    return found.built.saddles(found.trajectory, rtol=found.solver["rtol"], engine=engine)
+    solution = vars(found.built).get("solution")
+    final = None if solution is None else solution.final
+    rtol = found.solver["rtol"]
+    return found.built.saddles(found.trajectory, rtol=rtol, engine=engine, final=final)
 
 
 def _checked(ready: Study, say: Said) -> Ledger:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import doctest
-import sys
+import importlib
 from typing import Any
 
 import numpy as np
@@ -203,6 +203,6 @@ def test_rubbish_is_refused_with_a_sentence(value: Any) -> None:
     "module", ["attnflow.linearise.lyapunov_schmidt", "attnflow.studies.focus_dilution.limit"]
 )
 def test_the_examples_in_the_docstrings_run(module: str) -> None:
-    found = doctest.testmod(sys.modules[module])
+    found = doctest.testmod(importlib.import_module(module))
     assert found.attempted > 0
     assert found.failed == 0

@@ -43,7 +43,7 @@ def texts(figure) -> list[str]:
 def test_the_table_is_there_with_a_ledger_only(outcome) -> None:
     read = Markup(page(outcome))
     assert "saddles" in read.ids
-    assert outcome.saddles.words in read.words
+    assert outcome.saddles.words.capitalize() in read.words
     for row in outcome.saddles.records():
         assert f"{row['rate_predicted']:.5g}" in read.words
         assert row["note"] in read.words
@@ -55,7 +55,7 @@ def test_the_table_is_there_with_a_ledger_only(outcome) -> None:
 def test_what_is_not_known_is_a_dash(outcome) -> None:
     unknown = SavedSaddles("1 plateau, 0 refined to critical points.", [saddle(1)])
     read = Markup(page(outcome.replace(saddles=unknown)))
-    assert "1 visited, 0 refined" in read.words
+    assert "1 plateau, 0 refined" in read.words
     assert "8 steps <did> not halve it" in read.words
     assert "not a number" not in read.words
 
@@ -78,18 +78,26 @@ def test_the_figure_numbers_each_saddle_and_says_its_rates(bare) -> None:
 
 
 def test_the_figure_says_what_was_not_found(bare) -> None:
+    known: dict[str, Any] = {"converged": True, "law": "exponential", "rate_measured": 0.09}
+    late = {"leave_predicted": 19.0, "flag": "exit predicted 3 times too late"}
     rows = [
         saddle(1),
-        saddle(2, converged=True),
-        saddle(3, converged=True, rate_predicted=0.1, leave_predicted=19.0),
-        *(saddle(k) for k in range(4, 12)),
+        saddle(2, converged=True, law="algebraic", power=2.04, power_error=0.05),
+        saddle(3, **known, rate_predicted=0.1, **late),
+        saddle(4, kind="bottleneck"),
+        saddle(5, kind="still waiting", converged=True),
+        *(saddle(k) for k in range(6, 12)),
     ]
     figure = saddles_over_loss(bare.trajectory, bare.stages, SavedSaddles("", rows))
     said = texts(figure)
-    assert "1: not refined" in said
-    assert "2: no unstable mode" in said
-    assert "3: exit rate 0.1, no exponential window" in said
-    assert "11: not refined" in said  # more saddles than colours
+    assert "1: not refined, no law" in said
+    assert "2: speed ~ r^2.04 ± 0.05" in said
+    assert f"3: exit rate 0.1, measured 0.09 ({late['flag']})" in said
+    assert "4: bottleneck, not refined, no law" in said
+    assert "5: still waiting" in said
+    assert "11: not refined, no law" in said  # more saddles than colours
+    markers = [line.get_marker() for line in figure.axes[0].get_lines()]
+    assert markers.count("X") == 1
     again = saddles_over_loss(bare.trajectory, bare.stages, SavedSaddles("", rows))
     assert draw.svg_text(figure) == draw.svg_text(again)
 

@@ -37,7 +37,7 @@ def plateaus(run: Run) -> Table | None:
             f"{p.loss:.6g}",
             f"{p.time:.5g}",
             f"{p.enter:.5g}",
-            f"{p.leave:.5g}",
+            "still waiting" if p.open else f"{p.leave:.5g}",
             f"{p.speed:.3g}",
             f"{p.prominence:.2f}",
         )

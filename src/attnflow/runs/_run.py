@@ -134,7 +134,7 @@ class Run:
         """Where the trajectory waited; empty when it never did."""
         from attnflow.studies.study import plateaus_of
 
-        return plateaus_of(self.trajectory)
+        return plateaus_of(self.trajectory) if self.saddles is None else self.saddles.plateaus
 
     @cached_property
     def saddles(self) -> SaddleTable | None:

@@ -105,11 +105,17 @@ class Study(abc.ABC):
         return {}
 
     def saddles(
-        self, trajectory: xr.Dataset, *, rtol: float, engine: str = "auto"
+        self,
+        trajectory: xr.Dataset,
+        *,
+        rtol: float,
+        engine: str = "auto",
+        final: Params | None = None,
     ) -> SaddleLedger | None:
         """The saddle ledger of a finished flow; None where the dense spectra would be too large.
 
-        A study that wants none in its runs returns None.
+        `final` is the state at its end, where it is at hand: it may still wait there. A study
+        that wants no ledger in its runs returns None.
         """
         from attnflow.linearise import trajectory_ledger
         from attnflow.linearise.modes import DENSE
@@ -118,7 +124,7 @@ class Study(abc.ABC):
         if not system.has_loss or system.size > DENSE:
             return None
         return trajectory_ledger(
-            self.flow, self.start, trajectory, rtol=min(rtol, 1e-8), engine=engine
+            self.flow, self.start, trajectory, rtol=min(rtol, 1e-8), engine=engine, final=final
         )
 
     def plateaus(self, trajectory: xr.Dataset) -> list[Plateau]:
@@ -131,14 +137,12 @@ class Study(abc.ABC):
         """The plateaus for a summary, each with its exit rate where the ledger has it.
 
         `rate_predicted` is the top rate of the refined critical point, `rate_measured` the growth
-        of its mode; None where the point was not refined, or the growth had no exponential window.
+        of its mode; None where the point was not refined, or it was not left exponentially.
         """
         known = {} if saddles is None else {row["time"]: row for row in saddles.records()}
+        found = self.plateaus(trajectory) if saddles is None else saddles.plateaus
         names = ("rate_predicted", "rate_measured")
-        return [
-            {**p.as_dict(), **{n: known.get(p.time, {}).get(n) for n in names}}
-            for p in self.plateaus(trajectory)
-        ]
+        return [{**p.as_dict(), **{n: known.get(p.time, {}).get(n) for n in names}} for p in found]
 
     @cached_property
     def solution(self) -> Solution:

@@ -159,7 +159,7 @@ class TwoMixture(Study):
     def stages(self, trajectory: xr.Dataset) -> list[Stage]:
         return stages.find(trajectory)
 
-    def saddles(self, trajectory: xr.Dataset, *, rtol: float, engine: str = "auto") -> None:
+    def saddles(self, trajectory: xr.Dataset, **options: Any) -> None:
         """None: the gates make the field jump, and the flow ends at infinity."""
         return None
 
