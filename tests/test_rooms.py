@@ -34,6 +34,7 @@ ROOMS = (
     "studies",
     "runs",
     "report",
+    "beside",
     "walk",
     "cli",
 )

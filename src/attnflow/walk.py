@@ -10,14 +10,15 @@ import functools
 import json
 import os
 import shlex
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnflow import studies
+from attnflow import beside, studies
+from attnflow.beside import use_compilation_cache
 from attnflow.flows.options import Store
 from attnflow.runs import (
     DiskSink,
@@ -76,37 +77,40 @@ def run(
     say = say or (lambda step, words, passing=False: None)
     if out is None:
         place = _Memory(_manifest(study, name, checked))
-        found = _solved(build(study, checked), place, progress)
-        return _finished(found, place, claims, False, say)
+        with _ledger_of(name, checked, claims) as ledger:
+            found = _solved(build(study, checked), place, progress)
+            return _finished(found, place, ledger, False, say)
     manifest = _manifest(study, name, checked, out)
     with stoppable(), RunFolder.create(out, manifest, exists) as folder:
         if folder.finished:
             found = open_run(folder.path)
             say("opened", f"a finished run of {found.manifest['created']}, not run again")
-            return _finished(found, folder, claims, report, say)
-        found = _solved(build(study, checked), folder, progress)
-        if not found.finished:
-            _tell(say, found, "work")
-            if report and found.status != "interrupted":
-                write_report(found, folder)
-            return found
-        return _finished(found, folder, claims, report, say)
+            with _ledger_of(name, checked, claims and found.claims is None) as ledger:
+                return _finished(found, folder, ledger, report, say)
+        with _ledger_of(name, checked, claims) as ledger:
+            found = _solved(build(study, checked), folder, progress)
+            if found.finished:
+                return _finished(found, folder, ledger, report, say)
+        _tell(say, found, "work")
+        if report and found.status != "interrupted":
+            write_report(found, folder)
+        return found
 
 
 def check(study: str, config: Any = None, *, progress: Any = None, **keys: Any) -> Ledger:
     """Measure every claim of a study: the ledger, with `surprises` where a verdict is not the
     expected one."""
-    from attnflow.claims import Ledger
+    name, checked = studies.configured(study, config, **keys)
+    with _ledger_of(name, checked) as ledger:
+        assert ledger is not None
+        return ledger(build(study, checked), progress)
 
-    ready = build(study, config, **keys)
-    return Ledger.check(ready.claims(), ready, progress=progress)
 
-
-def write_report(found: Run, folder: RunFolder) -> Path:
-    """Figures (SVG and PDF) and the page of a run."""
+def write_report(found: Run, folder: RunFolder, drawn: Any = None) -> Path:
+    """Figures (SVG and PDF) and the page of a run; `drawn` are its figures where they are made."""
     from attnflow import report
 
-    drawn = report.figures(found)
+    drawn = report.figures(found) if drawn is None else drawn
     parts = {
         "figures": lambda path: report.write_figures(drawn, path),
         "report.html": report.page(found, drawn),
@@ -163,22 +167,6 @@ def command_of(study: str, config: Any) -> str:
     return f"attnflow run {shlex.quote(study)} {words}".strip()
 
 
-def use_compilation_cache() -> None:
-    """Keep compiled functions between commands; a global JAX setting, so only the command line
-    (and a sweep's workers, which are its own processes) calls this."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    settings = {
-        "jax_compilation_cache_dir": str(Path(base) / "attnflow" / "jax"),
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-        "jax_persistent_cache_min_entry_size_bytes": -1,
-    }
-    for name, value in settings.items():
-        if "jax" in sys.modules:
-            sys.modules["jax"].config.update(name, value)
-        else:  # read when JAX is loaded, if it is at all
-            os.environ[name.upper()] = str(value)
-
-
 def _manifest(study: str, name: str, config: Any, out: Any = None) -> dict[str, Any]:
     """What is known of a run before it begins."""
     file = studies.source(name)
@@ -230,7 +218,13 @@ class _Memory:
         self.manifest = {**self.manifest, **fields}
 
 
-def _finished(found: Run, place: RunFolder | _Memory, claims: bool, report: bool, say: Said) -> Run:
+def _finished(
+    found: Run,
+    place: RunFolder | _Memory,
+    ledger: Callable[..., Ledger] | None,
+    report: bool,
+    say: Said,
+) -> Run:
     """What follows a solve that is done: each part is made where it is not there yet, and said."""
     there = {name.split("/")[0] for name in place.manifest["files"]}
     _tell(say, found, "work")
@@ -238,18 +232,25 @@ def _finished(found: Run, place: RunFolder | _Memory, claims: bool, report: bool
         found = _described(found, place, say)
     else:
         _tell(say, found, "stages", "plateaus", "saddles")
-    if claims and found.claims is None:
+    folder = place if report and isinstance(place, RunFolder) else None
+    drawn = None
+    if ledger is not None and found.claims is None:
         there.discard("report.html")
-        ledger = _checked(found.built, say)
-        found = found.replace(claims=ledger)
-        place.store({"claims.json": ledger.records()})
+        drawn = _drawn(found) if folder else None  # while the first claims are measured beside
+
+        def passing(done: int, total: int, row: Any) -> None:
+            say("claims", f"{done}/{total}  {row.id}", passing=True)
+
+        measured = ledger(found.built, passing)
+        found = found.replace(claims=measured)
+        place.store({"claims.json": measured.records()})
     _tell(say, found, "claims")
     found = Run(place.manifest, place.path, **found.known)
-    if report and isinstance(place, RunFolder) and not {"report.html", "figures"} <= there:
+    if folder is not None and not {"report.html", "figures"} <= there:
         try:
-            write_report(found, place)
+            write_report(found, folder, drawn)
         except Exception as error:  # a page must not cost the run either
-            place.note(f"the report could not be written: {studies.told(error)}")
+            folder.note(f"the report could not be written: {studies.told(error)}")
             found = Run(place.manifest, place.path, **found.known)
     return found
 
@@ -289,13 +290,34 @@ def _saddles(found: Run) -> Any:
     return found.built.saddles(found.trajectory, rtol=rtol, engine=engine, final=final)
 
 
-def _checked(ready: Study, say: Said) -> Ledger:
+@contextmanager
+def _ledger_of(
+    name: str, config: Any, wanted: bool = True
+) -> Iterator[Callable[..., Ledger] | None]:
+    """How the claims will be measured: `ledger(study, progress)`, with a process beside this one
+    that has begun already; None where they are not wanted."""
+    other = beside.begin(name, config) if wanted else None
+    try:
+        yield (other.ledger if other else _alone) if wanted else None
+    finally:
+        if other is not None:
+            other.end()
+
+
+def _alone(ready: Study, progress: Any = None) -> Ledger:
     from attnflow.claims import Ledger
 
-    def progress(done: int, total: int, row: Any) -> None:
-        say("claims", f"{done}/{total}  {row.id}", passing=True)
-
     return Ledger.check(ready.claims(), ready, progress)
+
+
+def _drawn(found: Run) -> Any:
+    """The figures of a run; None where they fail, which the report then notes."""
+    from attnflow import report
+
+    try:
+        return report.figures(found)
+    except Exception:
+        return None
 
 
 def _tell(say: Said, found: Run, *parts: str) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "build",
+    "built_in",
     "configured",
     "find",
     "identity",
@@ -50,6 +51,11 @@ _OWN: dict[str, type[Study]] = {}
 def names() -> list[str]:
     """Every study that can be run by name."""
     return sorted({*_BUILT_IN, *_OWN})
+
+
+def built_in(name: str) -> bool:
+    """Whether a study is one of ours, which any process finds by its name."""
+    return name in _BUILT_IN
 
 
 def title(name: str) -> str:

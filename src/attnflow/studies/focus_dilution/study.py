@@ -114,8 +114,14 @@ class FocusDilution(Study):
         return figures.of(self)
 
     def snapshots(self, times: Sequence[float]) -> list[OneLayerAttention]:
-        """The parameters at these times, in the order given; they are remembered."""
+        """The parameters at these times, in the order given; they are remembered.
+
+        Where every step is a row, at the rows nearest to them: nothing is solved again.
+        """
         wanted = tuple(float(t) for t in times)
+        if wanted and self.config.mode == "flow" and self.config.dim <= WIDE:
+            rows = self.solution.trajectory["time"].values
+            wanted = tuple(float(rows[np.abs(rows - t).argmin()]) for t in wanted)
         if wanted and wanted not in self._snapshots:
             states = self.solution.states(wanted)
             self._snapshots[wanted] = [
