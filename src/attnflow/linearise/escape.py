@@ -28,7 +28,7 @@ STEADY = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 """How far a growth rate may be from its law, relatively. The strictest that leaves two e-folds (or
 decades) gives the numbers, the last one decides whether there is a law."""
 
-SURE = 0.05
+SURE = 0.04
 """A power is printed when its error is at most this share of it."""
 
 WHOLE, AT_MOST = 0.075, 0.25
