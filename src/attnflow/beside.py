@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -131,7 +131,7 @@ def _main(parent: int) -> None:
     rows, sys.stdout = sys.stdout, sys.stderr  # what a claim prints is not a row
     ready = studies.build(given["study"], given["config"])
 
-    def write(done: int, total: int, row: Sequence[Any] | Any) -> None:
+    def write(done: int, total: int, row: Row) -> None:
         rows.write(json.dumps(row.to_dict(), allow_nan=False) + "\n")
         rows.flush()
 
