@@ -67,7 +67,8 @@ def test_a_blow_up_in_finite_time_is_a_value(options, save):
 
 @pytest.mark.parametrize("options", METHODS)
 def test_growth_beyond_floating_point_is_a_value(options):
-    solution = integrate(Flow(velocity=lambda th: {"x": th["x"]}), one, 1e3, save=[1.0], **options)
+    flow, start = Flow(velocity=lambda th: {"x": th["x"]}), {"x": np.full(1, 1e140)}
+    solution = integrate(flow, start, 1e3, save=[1.0], **options)
     assert solution.status in (Status.DIVERGED, Status.FAILED, Status.STALLED)
     assert np.isfinite(solution.final["x"]).all()
     assert solution.trajectory["time"].values[-1] == solution.time > 1

@@ -73,7 +73,7 @@ def test_the_default_run_walks_through_its_plateaus(seed: int) -> None:
 def test_too_large_a_start_is_no_separation() -> None:
     outcome = walk.run("focus-dilution", init_scale=0.5, until=200.0, claims=False, progress=False)
     assert outcome.stages == []
-    assert "no separation" in repr(outcome)
+    assert "no separation" in str(outcome)
 
 
 @pytest.mark.parametrize("mode", ["gd", "adam", "sgd"])
