@@ -14,7 +14,16 @@ from rich.console import Console
 from benchmarks._measure import machine
 from benchmarks._tables import Result, markdown, show
 
-NAMES = ("population_flow", "right_hand_side", "driver", "engines", "gram", "training", "mixture")
+NAMES = (
+    "population_flow",
+    "right_hand_side",
+    "driver",
+    "engines",
+    "gram",
+    "training",
+    "mixture",
+    "saddles",
+)
 
 
 def main() -> None:

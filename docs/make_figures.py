@@ -16,7 +16,7 @@ IMAGES = Path(__file__).parent / "images"
 def overview():
     """Loss with its plateaus, and the attention that focuses and dilutes, over one time axis."""
     run = af.run("focus-dilution", claims=False)
-    data, chain = run.trajectory, run.study.chain
+    data, chain = run.trajectory, run.built.chain
     t = data["time"].values
     figure, (top, low) = draw.new(2, 1, width=8.4, height=5.8)
     shown = [s for s in run.stages if s.name in MAIN and (s.cycle == 1 or s.name == MAIN[-1])]

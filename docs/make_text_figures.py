@@ -13,7 +13,6 @@ import tempfile
 from pathlib import Path
 
 import attnflow as af
-from attnflow.walk import Outcome
 
 HERE = Path(__file__).parent
 FIGURES = HERE / "figures"
@@ -31,7 +30,7 @@ def texts(folder: Path, scratch: Path) -> dict[str, Path]:
     }
 
 
-def row(name: str, run: Outcome) -> str:
+def row(name: str, run: af.Run) -> str:
     """One line of the table: when each phase began, how far the loss came, every verdict."""
     s = run.summary
     steps = [str(p["step"]) if p["seen"] else "not seen" for p in s["phases"][1:]]
@@ -41,7 +40,7 @@ def row(name: str, run: Outcome) -> str:
     count = f"{s['self_attending'][0]} to {s['self_attending'][1]}"
     falls = " ".join(f"{d:.2f}" for d in s["retraction"].values())
     query = s["sequence"][-1]
-    cells = [name, str(run.config.seed), query, *steps, each, level, own, count, falls]
+    cells = [name, str(run.config["seed"]), query, *steps, each, level, own, count, falls]
     return "| " + " | ".join(cells) + " |"
 
 

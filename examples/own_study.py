@@ -53,7 +53,7 @@ class LinearNetwork(af.Study):
 
     @property
     def observe(self):
-        return {"learned": af.Observable(lambda th: jnp.diag(th["W2"] @ th["W1"]), ("mode",))}
+        return {"learned": af.flows.Observable(lambda th: jnp.diag(th["W2"] @ th["W1"]), ("mode",))}
 
     def stages(self, trajectory):
         found = []

@@ -14,6 +14,9 @@ import pytest
 # (pytest has put this folder on the path, so that `shapes`, `tolerances`, `strategies` are found.)
 jaxtyping.install_import_hook("attnflow", "shapes.checked")
 
+# Two workers already fill two cores; `walk/test_beside.py` asks for two processes itself.
+os.environ.setdefault("ATTNFLOW_PROCESSES", "1")
+
 hypothesis.settings.register_profile(
     "attnflow",
     derandomize=True,

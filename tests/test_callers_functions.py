@@ -99,7 +99,7 @@ def integrate(loss: Loss) -> Any:
         af.Flow(loss, conserved={"loss again": lambda th: 0.0 * loss(th)}),
         START,
         until=0.3,
-        observe={"again": loss, "root": af.Observable(lambda th: jnp.sqrt(1 + loss(th)))},
+        observe={"again": loss, "root": af.flows.Observable(lambda th: jnp.sqrt(1 + loss(th)))},
         marks={"half": lambda th: loss(th) - 0.5 * loss(START)},
         stops={"tenth": af.Mark(loss, level=1e-3)},
     )
@@ -128,7 +128,7 @@ def saddle_ledger(loss: Loss) -> Any:
 
 def quadratic_invariants(loss: Loss) -> Any:
     flow, start = saddle(loss)
-    return [invariant(start) for invariant in af.quadratic_invariants(flow, start)]
+    return [invariant(start) for invariant in af.flows.quadratic_invariants(flow, start)]
 
 
 def pair(loss: Loss) -> tuple[af.Flow, dict[str, np.ndarray]]:
@@ -177,11 +177,11 @@ def resting(loss: Loss) -> Any:
 
 
 def continue_branch(loss: Loss) -> Any:
-    return af.continue_branch(family(loss), resting(loss), -0.02, -0.01, step=0.01).states
+    return af.linearise.continue_branch(family(loss), resting(loss), -0.02, -0.01, step=0.01).states
 
 
 def lyapunov_schmidt(loss: Loss) -> Any:
-    return af.lyapunov_schmidt(family(loss), resting(loss)).reduced(0.1, 0.01)
+    return af.linearise.lyapunov_schmidt(family(loss), resting(loss)).reduced(0.1, 0.01)
 
 
 LENSES: dict[str, Callable[[Loss], Any]] = {
@@ -189,7 +189,7 @@ LENSES: dict[str, Callable[[Loss], Any]] = {
     "integrate": integrate,
     "descend": descend,
     "series": lambda loss: af.series(af.Flow(loss), START, order=3).coefficients,
-    "descent_series": lambda loss: af.descent_series(af.Flow(loss), START, 2)(5, 0.01),
+    "descent_series": lambda loss: af.expand.descent_series(af.Flow(loss), START, 2)(5, 0.01),
     "spectrum": lambda loss: af.spectrum(af.Flow(loss), START, top=2).rates,
     "critical_point": lambda loss: af.critical_point(af.Flow(loss), START, top=1).theta,
     "saddle_ledger": saddle_ledger,

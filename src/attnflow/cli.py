@@ -7,10 +7,11 @@ usage or input, said in one sentence on standard error. 130: interrupted.
 
 from __future__ import annotations
 
+import inspect
 import json as jsonlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +19,7 @@ import tyro
 
 from attnflow import __version__, studies
 from attnflow._errors import InputError, nearest
+from attnflow.studies import config as configs
 
 Words = Annotated[
     tuple[str, ...],
@@ -25,7 +27,7 @@ Words = Annotated[
     tyro.conf.arg(name="set", metavar="KEY=VALUE", help="override one config key; repeatable"),
 ]
 Name = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="STUDY")]
-Folder = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
+RunName = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
 Flag = tyro.conf.FlagCreatePairsOff[bool]
 
 
@@ -47,26 +49,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "runs": runs,
         "show": show,
     }
-    if arguments and not arguments[0].startswith("-") and arguments[0] not in commands:
-        return _refuse(
-            InputError("command", f"{arguments[0]!r}; {nearest(arguments[0], commands)}")
-        )
-    try:
-        return tyro.extras.subcommand_cli_from_dict(
-            commands,
-            prog="attnflow",
-            description="A laboratory for how attention is learned: gradient flows of small "
-            "transformers, and every theorem an executable check.",
-            args=arguments or ["--help"],
-        )
-    except InputError as error:
-        return _refuse(error)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # the reader of a pipe has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    from attnflow.runs import stoppable
+
+    with stoppable():
+        try:
+            return tyro.extras.subcommand_cli_from_dict(
+                commands,
+                prog="attnflow",
+                description="A laboratory for how attention is learned: gradient flows of small "
+                "transformers, and every theorem an executable check.",
+                args=_understood(arguments, commands) or ["--help"],
+            )
+        except InputError as error:
+            print(str(error), file=sys.stderr)
+            return 2
+        except KeyboardInterrupt:
+            print("interrupted", file=sys.stderr)
+            return 130
+        except BrokenPipeError:  # the reader of a pipe has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
 
 
 def list_studies(json: Flag = False) -> int:
@@ -78,7 +80,9 @@ def list_studies(json: Flag = False) -> int:
     rows = [{"study": name, "title": studies.title(name)} for name in studies.names()]
     if json:
         return _print_json(rows)
-    _table(["study", "what it is"], [[r["study"], r["title"]] for r in rows])
+    options = [", ".join(f"--{key}" for key in studies.inputs(r["study"])) for r in rows]
+    shown = [[r["study"], r["title"], o] for r, o in zip(rows, options, strict=True)]
+    _table(["study", "what it is", "its own options"], shown)
     print("\nnext: attnflow run STUDY, attnflow check STUDY, attnflow config STUDY > my.toml")
     return 0
 
@@ -89,8 +93,6 @@ def config(study: Name) -> int:
     Args:
         study: name of a study, or a Python file that defines one.
     """
-    from attnflow.studies import config as configs
-
     name, kind = studies.find(study)
     print(configs.to_toml(kind(), header=f"attnflow run {name} --config THIS_FILE"), end="")
     return 0
@@ -100,7 +102,6 @@ def run(
     study: Name,
     config: Path | None = None,
     overrides: Words = (),
-    text: Path | None = None,
     out: Path | None = None,
     resume: Flag = False,
     overwrite: Flag = False,
@@ -112,10 +113,12 @@ def run(
 ) -> int:
     """Run a study: solve, find the stages, check the claims, write the report.
 
+    A finished run is opened, not run again. Files that a study reads are options too
+    (`--text FILE`); `attnflow list` names them.
+
     Args:
         study: name of a study, or a Python file that defines one.
         config: TOML file with config keys (`attnflow config STUDY` prints one).
-        text: train on this .txt or .txt.gz file (focus-dilution only).
         out: folder of the run (default: runs/STUDY-DIGEST).
         resume: go on with the interrupted run in that folder.
         overwrite: replace the run in that folder.
@@ -125,43 +128,51 @@ def run(
         no_claims: do not check the claims.
         json: print one JSON object on standard output.
     """
-    from attnflow import walk
-    from attnflow.runs import default_path
-    from attnflow.studies import config as configs
-
     if resume and overwrite:
         raise InputError("resume", "given together with --overwrite; keep one of the two")
-    study, keys = _on_text(study, text, _keys(overrides))
-    ready = _checked(study, config, keys)
-    if seeds is not None or scan is not None:
-        return _ensemble(study, config, keys, out, resume, seeds, scan, workers, json)
-    settings = configs.as_dict(ready)
+    exists = "resume" if resume else "overwrite" if overwrite else "open"
+    ready = _checked(study, config, overrides)
     name, _ = studies.find(study)
-    path = out or default_path(name, settings)
-    exists = "resume" if resume else "overwrite" if overwrite or out is None else "refuse"
-    if out is None and not resume and not overwrite:
-        _refuse_unfinished(path)
-    say = _say(json)
-    print(f"{name}  {_headline(ready)}", file=sys.stderr if json else sys.stdout, flush=True)
+    tell = sys.stderr if json else sys.stdout
+    from attnflow import walk
+    from attnflow.runs import default_path
+
+    if seeds is not None or scan is not None:
+        label = {**configs.as_dict(ready), "seeds": seeds, "scan": scan}
+        path = out or default_path(f"{name}-ensemble", label)
+        found = walk.ensemble(
+            study,
+            ready,
+            seeds=seeds,
+            scan=scan,
+            out=path,
+            exists=exists,
+            workers=workers,
+            progress=_cell_teller(tell),
+        )
+        _show_ensemble(found, path, json)
+        return 0 if all(r.ok and r.status in ("done", "stopped") for r in found.results) else 1
+    print(f"{name}  {configs.headline(ready)}", file=tell, flush=True)
+    path = out or default_path(name, configs.as_dict(ready))
     walk.use_compilation_cache()
-    outcome = walk.run(study, ready, out=path, exists=exists, claims=not no_claims, say=say)
-    for note in outcome.notes:
+    say = _teller(tell)
+    done = walk.run(study, ready, out=path, exists=exists, claims=not no_claims, say=say)
+    for note in (*done.notes, *vars(done).get("undrawn", ())):
         say("note", note)
     if json:
-        _print_json(outcome.as_json())
+        _print_json(done.as_json())
     elif (path / "report.html").exists():
         print(f"report  {path / 'report.html'}")
-    if outcome.status == "interrupted":
-        print(f"go on with: {outcome.command} --resume --out {path}", file=sys.stderr)
+    if done.status == "interrupted":
+        print(f"go on with: {done.command} --resume --out {path}", file=sys.stderr)
         return 130
-    return 0 if outcome.status in ("done", "stopped") else 1
+    return 0 if done.status in ("done", "stopped") else 1
 
 
 def check(
     study: Name,
     config: Path | None = None,
     overrides: Words = (),
-    text: Path | None = None,
     export: Annotated[tuple[Path, ...], tyro.conf.UseAppendAction] = (),
     json: Flag = False,
 ) -> int:
@@ -170,31 +181,27 @@ def check(
     Args:
         study: name of a study, or a Python file that defines one.
         config: TOML file with config keys.
-        text: measure the claims about training on this text (focus-dilution only).
         export: also write the ledger to a file: .json, .md, .tex or .bib by its ending; repeatable.
         json: print the ledger as a JSON array.
     """
-    from attnflow import walk
-    from attnflow.runs import write_text_atomic
-
-    study, keys = _on_text(study, text, _keys(overrides))
-    ready = _checked(study, config, keys)
+    ready = _checked(study, config, overrides)
     writers = {".json": "to_json", ".md": "to_markdown", ".tex": "to_latex", ".bib": "to_bibtex"}
     for file in export:
         if file.suffix not in writers:
             raise InputError("export", f"{file}; the ending is one of {', '.join(writers)}")
         if not file.resolve().parent.is_dir():
             raise InputError("export", f"{file}; the folder does not exist")
+    from attnflow import walk
+    from attnflow.runs._files import write_text_atomic
+
     walk.use_compilation_cache()
-    tell = sys.stderr.isatty()
-
-    def progress(done: int, total: int, row: Any) -> None:
-        if tell:
-            print(f"\r  {done}/{total}  {row.id:<40.40}", end="", file=sys.stderr, flush=True)
-
-    ledger = walk.check(study, ready, progress=progress)
-    if tell:
-        print(f"\r{'':60}\r", end="", file=sys.stderr)
+    say = _teller(sys.stderr)
+    ledger = walk.check(
+        study,
+        ready,
+        progress=lambda done, total, row: say("claims", f"{done}/{total}  {row.id}", passing=True),
+    )
+    say("claims", ledger.summary)
     for file in export:
         write_text_atomic(file, getattr(ledger, writers[file.suffix])())
     if json:
@@ -209,17 +216,25 @@ def check(
     return 1 if ledger.surprises else 0
 
 
-def report(run: Folder) -> int:
+def report(run: RunName, study: Path | None = None) -> int:
     """Draw the figures and the page of a run again.
 
     Args:
-        run: folder of a run.
+        run: folder of a run, or its name in runs/.
+        study: the Python file of a study of your own, where it has moved.
     """
     from attnflow import walk
-    from attnflow.runs import RunFolder
+    from attnflow.runs import RunFolder, find_run, open_run
 
-    with RunFolder.open(run) as folder:
-        print(f"report  {walk.write_report(walk.reopen(run), folder)}")
+    path = find_run(run)
+    with RunFolder.open(path) as folder:
+        found = open_run(path)
+        if study is not None:
+            built = studies.build(str(study), found.config).knowing(events=found.events)
+            found = found.replace(built=built)
+        for note in found.notes:
+            print(f"  note       {note}")
+        print(f"report  {walk.write_report(found, folder)}")
     return 0
 
 
@@ -245,157 +260,111 @@ def runs(folder: tyro.conf.Positional[Path] = Path("runs"), json: Flag = False) 
     return 0
 
 
-def show(run: Folder, json: Flag = False) -> int:
+def show(run: RunName, json: Flag = False) -> int:
     """Print one run: config, status, stages, claims, work.
 
     Args:
-        run: folder of a run.
-        json: print its manifest, stages and marks as one JSON object.
+        run: folder of a run or an ensemble, or its name in runs/ (its beginning is enough).
+        json: print everything about it as one JSON object.
     """
-    from attnflow.claims import Ledger
-    from attnflow.runs import open_ensemble, open_run
+    from attnflow.runs import find_run, open_ensemble, open_run
 
-    if (run / "ensemble.json").exists():
-        found = open_ensemble(run)
-        if json:
-            return _print_json(found.json())
-        print(f"ensemble of {found.study}: {found.status}; {found.sentence}")
-        _table(
-            ["number", "mean", "sd", "min", "max", "n"],
-            [[s.name, s.mean, s.sd, s.min, s.max, s.n] for s in found.spread],
-        )
+    path = find_run(run)
+    if (path / "ensemble.json").exists():
+        return _show_ensemble(open_ensemble(path), path, json)
+    found = open_run(path)
+    if not json:
+        print(found)
         return 0
-    stored = open_run(run)
-    if json:
-        return _print_json(
-            {
-                **stored.manifest,
-                "run": str(run),
-                "stages": stored.stages,
-                "marks": [vars(m) for m in stored.marks],
-            }
-        )
-    print(stored)
-    for stage in stored.stages or []:
-        print(f"  {stage['name']:<16} {stage['time']:.6g}   {stage['evidence']}")
-    if (run / "claims.json").exists():
-        _console().print(Ledger.load(run / "claims.json").rich_table())
-    return 0
+    claims = None if found.claims is None else found.claims.records()
+    stages = [s.as_dict() for s in found.stages]
+    more = {"status": found.status, "sentence": found.sentence, "stages": stages, "claims": claims}
+    marks = [vars(event) for event in found.events]
+    return _print_json({**found.manifest, **found.as_json(), **more, "marks": marks})
 
 
-def _ensemble(
-    study: str,
-    config: Path | None,
-    keys: dict,
-    out: Path | None,
-    resume: bool,
-    seeds: str | None,
-    scan: str | None,
-    workers: int | None,
-    json: bool,
-) -> int:
-    from attnflow import walk
-    from attnflow.runs import default_path
-
-    name, _ = studies.find(study)
-    label = {"study": name, **keys, "config": str(config), "seeds": seeds, "scan": scan}
-    path = out or default_path(f"{name}-ensemble", label)
-    tell = sys.stderr if json else sys.stdout
-
-    def progress(done: int, total: int, result: Any) -> None:
-        words = f"{result.cell.name}  {result.status}  {result.seconds:.1f} s"
-        print(f"  {done}/{total}  {words}", file=tell, flush=True)
-
-    values = walk.configs.load_toml(config) if config else {}
-    found = walk.ensemble(
-        study,
-        {**values, **keys},
-        seeds=seeds,
-        scan=scan,
-        out=path,
-        resume=resume,
-        workers=workers,
-        progress=progress,
-    )
-    if json:
-        _print_json({**found.json(path), "run": str(path)})
-    else:
-        _table(
-            ["number", *(["at"] if found.parameter else []), "mean", "sd", "min", "max", "n"],
-            [
-                [s.name, *([s.value] if found.parameter else []), s.mean, s.sd, s.min, s.max, s.n]
-                for s in found.spread
-            ],
-        )
-        print(f"{found.sentence}\nreport  {path / 'report.html'}")
-    return 0 if all(r.ok and r.status in ("done", "stopped") for r in found.results) else 1
+def _understood(arguments: list[str], commands: dict[str, Callable[..., Any]]) -> list[str]:
+    """The arguments with the files a study reads as config keys: `--text F` is `--set text=F`."""
+    if not arguments or arguments[0].startswith("-"):
+        return arguments
+    command, *rest = arguments
+    if command not in commands:
+        raise InputError("command", f"{command!r}; {nearest(command, commands)}")
+    if command not in ("run", "check") or not rest or rest[0].startswith("-"):
+        return arguments
+    study, *rest = rest
+    known = {n.replace("_", "-") for n in inspect.signature(commands[command]).parameters}
+    known = {f"--{name}" for name in (known - {"study", "overrides"}) | {"set", "help"}}
+    given: dict[str, str] = {}
+    left: list[str] = []
+    while rest:
+        option, equals, value = rest.pop(0).partition("=")
+        if not option.startswith("--") or option in known:
+            left.append(option + equals + value)
+            continue
+        inputs = studies.inputs(study)
+        if option[2:] not in inputs:
+            words = nearest(option, [*known, *(f"--{key}" for key in inputs)])
+            raise InputError(option[2:], f"{study} has no such option; {words}")
+        given[option[2:]] = value if equals else rest.pop(0) if rest else ""
+    for key in given:
+        if any(word.startswith(f"{key}=") for word in left):
+            raise InputError(key, f"--{key} and --set {key}=...; keep one of the two")
+        study = studies.inputs(study)[key][0]
+    words = [word for key, value in given.items() for word in ("--set", f"{key}={value}")]
+    return [command, study, *left, *words]
 
 
-def _checked(study: str, config: Path | None, keys: dict[str, str]) -> Any:
+def _checked(study: str, config: Path | None, words: Sequence[str]) -> Any:
     """The config, checked before JAX is even imported."""
-    from attnflow.studies import config as configs
-
     _, kind = studies.find(study)
-    values = configs.load_toml(config) if config is not None else {}
-    return configs.build(kind, {**values, **keys})
-
-
-def _keys(words: Sequence[str]) -> dict[str, str]:
-    keys = {}
+    values: dict[str, Any] = configs.load_toml(config) if config is not None else {}
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or not key:
             raise InputError("set", f"{word!r}; written as --set key=value")
-        keys[key.strip()] = value
-    return keys
+        values[key.strip()] = value
+    with studies.telling(study):
+        return configs.build(kind, values)
 
 
-def _on_text(study: str, text: Path | None, keys: dict[str, str]) -> tuple[str, dict[str, str]]:
-    """`focus-dilution --text FILE` is `focus-dilution-text --set text=FILE`."""
-    if text is None:
-        return study, keys
-    if study not in ("focus-dilution", "focus-dilution-text"):
-        raise InputError("text", f"{text} with {study}; only focus-dilution trains on a text")
-    if "text" in keys:
-        raise InputError("text", f"{text}, and --set text={keys['text']}; keep one of the two")
-    return "focus-dilution-text", {**keys, "text": str(text)}
+def _show_ensemble(found: Any, path: Path, json: bool, most: int = 18) -> int:
+    if json:
+        return _print_json({**found.json(path), "run": str(path)})
+    print(f"ensemble of {found.study}: {found.status}; {found.sentence}")
+    at = ["at"] if found.parameter else []
+    _table(
+        ["number", *at, "mean", "sd", "min", "max", "n"],
+        [
+            [s.name, *([s.value] if at else []), s.mean, s.sd, s.min, s.max, s.n]
+            for s in found.spread[:most]
+        ],
+    )
+    more = len(found.spread) - most
+    print(f"report  {path / 'report.html'}" + (f"  ({more} more numbers)" if more > 0 else ""))
+    return 0
 
 
-def _refuse_unfinished(path: Path) -> None:
-    """A run that was interrupted is worth more than the space it takes: ask."""
-    from attnflow.runs import open_run
+def _cell_teller(file: Any) -> Callable[[int, int, Any], None]:
+    def progress(done: int, total: int, result: Any) -> None:
+        words = f"{result.cell.name}  {result.status}  {result.seconds:.1f} s"
+        print(f"  {done}/{total}  {words}", file=file, flush=True)
 
-    try:
-        stored = open_run(path)
-    except InputError:
-        return
-    if not stored.finished:
-        raise InputError(
-            "out",
-            f"{path} holds an unfinished run of this config ({stored.status}); "
-            "add --resume to go on with it or --overwrite to begin again",
-        )
+    return progress
 
 
-def _headline(config: Any) -> str:
-    from attnflow.studies import config as configs
+def _teller(file: Any) -> Callable[..., None]:
+    """Prints a line per step; words in passing only on a terminal, where the next ones replace
+    them."""
+    screen = file.isatty()
 
-    values = configs.as_dict(config)
-    shown = ["text", "pi", "lam", "vocabulary", "groups", "length", "bias", "omega", "dim"]
-    shown += ["init_scale", "until", "steps", "mode", "seed"]
-    first = [k for k in shown if k in values and (k, values[k]) != ("until", 0.0)]
-    return "  ".join(f"{k}={_short(values[k])}" for k in first)
+    def say(step: str, words: str, passing: bool = False) -> None:
+        if screen or not passing:
+            line = f"  {step:<10} {words}"
+            clear, end = ("\r\033[K", "" if passing else "\n") if screen else ("", "\n")
+            print(f"{clear}{line[:79] if passing else line}", end=end, file=file, flush=True)
 
-
-def _short(value: Any) -> str:
-    if isinstance(value, list):
-        return "(" + " ".join(_short(v) for v in value) + ")"
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _say(json: bool) -> Any:
-    file = sys.stderr if json else sys.stdout
-    return lambda step, words: print(f"  {step:<10} {words}", file=file, flush=True)
+    return say
 
 
 def _print_json(value: Any) -> int:
@@ -420,11 +389,6 @@ def _table(header: list[str], rows: list[list[Any]]) -> None:
     for row in rows:
         table.add_row(*(f"{v:.6g}" if isinstance(v, float) else str(v) for v in row))
     _console().print(table)
-
-
-def _refuse(error: InputError) -> int:
-    print(str(error), file=sys.stderr)
-    return 2
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The walk of a run: config, study, flow, trajectory, stages, claims, report. No step reaches back.
+"""The walk of a run: config, study, solve, stages, saddles, claims, report. No step reaches back.
 
 `run` is what a notebook calls and what the command line calls; `check` only measures claims;
 `ensemble` repeats a run over seeds and over one parameter.
@@ -7,148 +7,51 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import shlex
-import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from attnflow import studies
-from attnflow._errors import InputError
+import numpy as np
+
+from attnflow import beside, studies
+from attnflow.beside import use_compilation_cache
 from attnflow.flows.options import Store
+from attnflow.runs import (
+    DiskSink,
+    Ensemble,
+    Run,
+    RunFolder,
+    begin_ensemble,
+    cells,
+    finalise,
+    new_manifest,
+    open_run,
+    plain,
+    stoppable,
+    sweep,
+)
+from attnflow.runs._files import write_arrays_atomic, write_text_atomic
+from attnflow.runs._folder import Exists
+from attnflow.runs._show import lines
+from attnflow.studies import build
 from attnflow.studies import config as configs
 
 if TYPE_CHECKING:
-    import xarray as xr
-    from matplotlib.figure import Figure
-
     from attnflow.claims import Ledger
-    from attnflow.flows.sinks import Event
     from attnflow.flows.solution import Solution
-    from attnflow.linearise import SaddleTable
-    from attnflow.observe.stages import Plateau, Stage
-    from attnflow.runs import Ensemble, RunFolder
     from attnflow.studies.study import Study
 
 CHECKPOINT_STEPS = 250
 """Accepted steps between two restarts of a run on disk. The default study takes a tenth more
 evaluations for them (2,779 against 2,540)."""
 
-Said = Callable[[str, str], None]
-"""Called with the name of a finished step and a few words about it."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A finished (or interrupted) run: everything a notebook, a report or a program asks for."""
-
-    study: Study
-    trajectory: xr.Dataset
-    status: str
-    sentence: str
-    stages: list[Stage]
-    events: tuple[Event, ...]
-    work: Mapping[str, float]
-    drift: float
-    solver: Mapping[str, Any]
-    claims: Ledger | None = None
-    saddles: SaddleTable | None = None
-    """Where the flow waited and how it left: a `SaddleLedger`, or its records for a stored run."""
-    path: Path | None = None
-    solution: Solution | None = field(default=None, repr=False)
-    command: str = ""
-    notes: tuple[str, ...] = ()
-    """What the reader should know, such as a resume under other XLA flags."""
-
-    @property
-    def config(self) -> Any:
-        return self.study.config
-
-    @property
-    def loss(self) -> float:
-        """The last loss that was observed."""
-        return float(self.trajectory["loss"].values[-1])
-
-    @cached_property
-    def plateaus(self) -> list[Plateau]:
-        return self.study.plateaus(self.trajectory)
-
-    @cached_property
-    def summary(self) -> dict[str, Any]:
-        return self.study.summary(self.trajectory, self.stages, self.saddles)
-
-    @property
-    def figure_functions(self) -> dict[str, Callable[..., Figure]]:
-        """The functions behind `figures`: the study's own and, with a ledger, its saddles."""
-        from attnflow.draw import bound
-        from attnflow.report import saddles_over_loss
-
-        found: dict[str, Callable[..., Figure]] = dict(self.study.figures())
-        if self.saddles is not None and len(self.saddles):
-            found.setdefault("saddles", bound(saddles_over_loss, saddles=self.saddles))
-        return found
-
-    @cached_property
-    def figures(self) -> dict[str, Figure]:
-        """Every figure of the study, drawn from this run; one that cannot be drawn is left out."""
-        drawn: dict[str, Figure] = {}
-        for name, draw in self.figure_functions.items():
-            try:
-                drawn[name] = draw(self.trajectory, self.stages)
-            except Exception as error:
-                # A picture must not cost the reader the rest of the run.
-                warnings.warn(f"figure {name}: {type(error).__name__}: {error}", stacklevel=2)
-        return drawn
-
-    def as_json(self) -> dict[str, Any]:
-        """The object that `run --json` prints."""
-        return {
-            "run": None if self.path is None else str(self.path),
-            "study": self.study.name,
-            "status": self.status,
-            "loss": self.loss,
-            "config": configs.as_dict(self.config),
-            "summary": self.summary,
-            "work": dict(self.work),
-            "drift": self.drift,
-        }
-
-    def __repr__(self) -> str:
-        stages = " · ".join(f"{s.name} {s.time:.4g}" for s in self.stages) or "no separation"
-        claims = f"; claims: {self.claims.summary}" if self.claims is not None else ""
-        where = f"; {self.path}" if self.path else ""
-        return (
-            f"Outcome({self.study.name}, {self.status}: {self.sentence} loss {self.loss:.6g}; "
-            f"stages: {stages}{claims}{where})"
-        )
-
-    def _repr_html_(self) -> str:
-        from attnflow.report import fragment
-
-        return fragment(self)
-
-
-def build(study: str, config: Any = None, **keys: Any) -> Study:
-    """The study of a name (or of a Python file) with a checked config.
-
-    `config` is a TOML file, a mapping or a config object; `keys` override it.
-    """
-    name, kind = studies.find(study)
-    if config is None:
-        values: dict[str, Any] = {}
-    elif isinstance(config, str | os.PathLike):
-        values = configs.load_toml(Path(config))
-    elif isinstance(config, Mapping):
-        values = dict(config)
-    elif isinstance(config, kind):
-        values = configs.as_dict(config)
-    else:
-        raise InputError("config", f"{type(config).__name__}; a TOML file, a mapping or a Config")
-    checked = configs.build(kind, {**values, **keys})
-    return studies.load(name)(checked)
+Said = Callable[..., None]
+"""Called with the name of a finished step and a few words about it; `passing=True` says that more
+words about the same step will follow."""
 
 
 def run(
@@ -156,117 +59,63 @@ def run(
     config: Any = None,
     *,
     out: str | os.PathLike[str] | None = None,
-    exists: Literal["refuse", "resume", "overwrite"] = "refuse",
+    exists: Exists = "open",
     claims: bool = True,
     report: bool = True,
     progress: Any = None,
     say: Said | None = None,
     **keys: Any,
-) -> Outcome:
+) -> Run:
     """Run a study: `attnflow.run("focus-dilution", pi=(0.6, 0.3, 0.1), seed=1)`.
 
-    In memory by default; with `out` the run is a folder that anyone can open, resumable after an
-    interruption (`exists="resume"`). `claims=False` skips the checks, `report=False` the page.
-    A flow of up to 1,000 parameters also gets its saddle ledger.
+    In memory by default; with `out` the run is a folder that anyone can open. A finished run that
+    is there is opened, not run again; `exists` may also be `resume` (for an interrupted one) or
+    `overwrite`. `claims=False` skips the checks, `report=False` the page. A flow of up to 1,000
+    parameters also gets its saddle ledger.
     """
-    ready = build(study, config, **keys)
-    say = say or (lambda step, words: None)
-    command = command_of(ready, study)
+    name, checked = studies.configured(study, config, **keys)
+    say = say or (lambda step, words, passing=False: None)
     if out is None:
-        outcome = _outcome(ready, ready.solve(progress=progress), command)
-        say(str(outcome.solver["engine"]), _worked(outcome))
-        return _finish(outcome, None, claims, False, say)
-
-    from attnflow.runs import DiskSink, RunFolder, finalise
-
-    settings = configs.as_dict(ready.config)
-    with RunFolder.create(
-        out,
-        study=ready.name,
-        config=settings,
-        seed=getattr(ready.config, "seed", None),
-        command=command,
-        exists=exists,
-    ) as folder:
+        place = _Memory(_manifest(study, name, checked))
+        with _ledger_of(name, checked, claims) as ledger:
+            found = _solved(build(study, checked), place, progress)
+            return _finished(found, place, ledger, False, say)
+    manifest = _manifest(study, name, checked, out)
+    with stoppable(), RunFolder.create(out, manifest, exists) as folder:
         if folder.finished:
-            outcome = reopen(folder.path, ready)
-            if outcome.claims is not None and (folder.path / "report.html").exists():
-                return outcome
-            return _finish(outcome, folder, claims, report, say)
-        solution = ready.solve(
-            store=Store(sink=DiskSink(folder), every=CHECKPOINT_STEPS), progress=progress
-        )
-        outcome = replace(
-            _outcome(ready, solution, command), path=folder.path, notes=_notes(folder.changes)
-        )
-        facts = {"work": outcome.work, "drift": outcome.drift, "solver": outcome.solver}
-        say(solution.solver["engine"], _worked(outcome))
-        if not solution.status.complete:
-            folder.pause(outcome.status, outcome.sentence, **facts)
-            if report and outcome.status != "interrupted":
-                write_report(outcome, folder)
-            return outcome
-        _write_final(folder, solution)
-        finalise(folder, status=outcome.status, sentence=outcome.sentence, **facts)
-        return _finish(outcome, folder, claims, report, say)
+            found = open_run(folder.path)
+            say("opened", f"a finished run of {found.manifest['created']}, not run again")
+            with _ledger_of(name, checked, claims and found.claims is None) as ledger:
+                return _finished(found, folder, ledger, report, say)
+        with _ledger_of(name, checked, claims) as ledger:
+            found = _solved(build(study, checked), folder, progress)
+            if found.finished:
+                return _finished(found, folder, ledger, report, say)
+        _tell(say, found, "work")
+        if report and found.status != "interrupted":
+            write_report(found, folder)
+        return found
 
 
 def check(study: str, config: Any = None, *, progress: Any = None, **keys: Any) -> Ledger:
     """Measure every claim of a study: the ledger, with `surprises` where a verdict is not the
     expected one."""
-    from attnflow.claims import Ledger
-
-    ready = build(study, config, **keys)
-    return Ledger.check(ready.claims(), ready, progress=progress)
-
-
-def reopen(path: str | os.PathLike[str], ready: Study | None = None) -> Outcome:
-    """A run on disk as an `Outcome`, without solving anything."""
-    from attnflow.claims import Ledger
-    from attnflow.linearise import SavedSaddles
-    from attnflow.observe.stages import Stage
-    from attnflow.runs import open_run
-
-    stored = open_run(path)
-    if ready is None:
-        ready = build(stored.study, stored.config)
-    ready.events = tuple(stored.marks)
-    facts = stored.manifest
-    known = stored.stages
-    if known is not None:
-        stages = [Stage(**s) for s in known]
-    else:
-        stages = ready.stages(stored.trajectory) if stored.trajectory.sizes["time"] > 1 else []
-    changes = [c for resume in facts.get("resumed", []) for c in resume.get("changes", [])]
-    ledger = Path(path) / "claims.json"
-    saddles = stored.read_json("saddles.json")
-    drift = facts.get("drift")
-    return Outcome(
-        study=ready,
-        trajectory=stored.trajectory,
-        status=stored.status,
-        sentence=stored.sentence,
-        stages=stages,
-        events=ready.events,
-        work=facts.get("work") or {},
-        drift=float("nan") if drift is None else drift,
-        solver=facts.get("solver") or {},
-        claims=Ledger.load(ledger) if ledger.exists() else None,
-        saddles=None if saddles is None else SavedSaddles.of(saddles),
-        path=Path(path),
-        command=facts.get("command", ""),
-        notes=_notes(changes),
-    )
+    name, checked = studies.configured(study, config, **keys)
+    with _ledger_of(name, checked) as ledger:
+        assert ledger is not None
+        return ledger(build(study, checked), progress)
 
 
-def write_report(outcome: Outcome, folder: RunFolder) -> Path:
-    """Figures (SVG and PDF) and the page of a run."""
+def write_report(found: Run, folder: RunFolder, drawn: Any = None) -> Path:
+    """Figures (SVG and PDF) and the page of a run; `drawn` are its figures where they are made."""
     from attnflow import report
-    from attnflow.runs import replacing_dir
 
-    with replacing_dir(folder.path / "figures") as figures:
-        report.write_figures(outcome.figures, figures)
-    folder.write_text("report.html", report.page(outcome, folder.manifest))
+    drawn = report.figures(found) if drawn is None else drawn
+    parts = {
+        "figures": lambda path: report.write_figures(drawn, path),
+        "report.html": report.page(found, drawn),
+    }
+    folder.store(parts)
     return folder.path / "report.html"
 
 
@@ -277,7 +126,7 @@ def ensemble(
     seeds: Any = None,
     scan: str | None = None,
     out: str | os.PathLike[str],
-    resume: bool = False,
+    exists: Exists = "open",
     workers: int | None = None,
     executor: Any = None,
     progress: Any = None,
@@ -289,154 +138,209 @@ def ensemble(
     `out`; one cell's failure is its status. Spreads over seeds and fitted slopes over the scan
     are part of the result.
     """
-    from attnflow.runs import Ensemble, begin_ensemble, cells, sweep
-
-    ready = build(study, config, **keys)
-    base = configs.as_dict(ready.config)
+    name, checked = studies.configured(study, config, **keys)
+    base = configs.as_dict(checked)
     grid = cells(base, seeds, scan, known=base)
     for cell in grid:  # every cell's config is checked before any work starts
-        configs.build(type(ready.config), cell.overrides)
-    words = [command_of(ready, study)]
+        configs.build(type(checked), cell.overrides)
+    words = [command_of(study, checked)]
     words += [f"--seeds {seeds}"] if seeds is not None else []
     words += [f"--scan {shlex.quote(scan)}"] if scan is not None else []
-    command = " ".join(words)
-    folder = begin_ensemble(
-        out, ready.name, grid, command=command, exists="resume" if resume else "refuse"
-    )
+    there = begin_ensemble(out, name, grid, command=" ".join(words), exists=exists)
+    if there is not None:
+        return there
     names = {_key(cell.overrides): cell.name for cell in grid}
-    work = functools.partial(_cell, study, str(folder), names)
-    results = sweep(grid, work, workers=workers, executor=executor, progress=progress)
-    found = Ensemble.of(ready.name, results, command)
-    found.save(folder)
-    from attnflow import report
-    from attnflow.runs import write_text_atomic
+    work = functools.partial(_cell, study, str(out), names)
+    with stoppable():
+        results = sweep(grid, work, workers=workers, executor=executor, progress=progress)
+        found = Ensemble.of(name, results, " ".join(words))
+        found.save(out)
+        from attnflow import report
 
-    write_text_atomic(folder / "report.html", report.ensemble_page(found))
+        write_text_atomic(Path(out) / "report.html", report.ensemble_page(found))
     return found
 
 
-def command_of(ready: Study, study: str) -> str:
+def command_of(study: str, config: Any) -> str:
     """The shell command that runs this config again."""
-    words = configs.as_arguments(ready.config, type(ready.config)())
+    words = configs.as_arguments(config, type(config)())
     return f"attnflow run {shlex.quote(study)} {words}".strip()
 
 
-def use_compilation_cache() -> None:
-    """Keep compiled functions between commands; a global JAX setting, so only the command line
-    (and a sweep's workers, which are its own processes) calls this."""
-    import jax
-
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    jax.config.update("jax_compilation_cache_dir", str(Path(base) / "attnflow" / "jax"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-
-
-def _outcome(ready: Study, solution: Solution, command: str) -> Outcome:
-    ready.solution = solution  # claims that ask for the study's own solve get this one
-    rows = solution.trajectory.sizes["time"]
-    stages = ready.stages(solution.trajectory) if rows > 1 else []
-    return Outcome(
-        study=ready,
-        trajectory=solution.trajectory,
-        status=str(solution.status),
-        sentence=solution.sentence,
-        stages=stages,
-        events=solution.events,
-        work=solution.work,
-        drift=solution.drift,
-        solver={**solution.solver, "rtol": solution.rtol, "atol": solution.atol},
-        solution=solution,
-        command=command,
+def _manifest(study: str, name: str, config: Any, out: Any = None) -> dict[str, Any]:
+    """What is known of a run before it begins."""
+    file = studies.source(name)
+    return new_manifest(
+        name,
+        configs.as_dict(config),
+        seed=getattr(config, "seed", None),
+        command=command_of(study, config),
+        identity=studies.identity(name, config),
+        source=[] if file is None else [str(file), os.path.relpath(file, out or ".")],
     )
 
 
-def _finish(
-    outcome: Outcome, folder: RunFolder | None, claims: bool, report: bool, say: Said
-) -> Outcome:
-    """Stages, saddles, claims and report of a solved run."""
-    for cycle in sorted({s.cycle for s in outcome.stages}) or [1]:
-        found = [s for s in outcome.stages if s.cycle == cycle]
-        words = " · ".join(f"{s.name} {s.time:.4g}" for s in found) or "no separation"
-        say("stages" if cycle == 1 else f"cycle {cycle}", words)
-    waits = " · ".join(f"{p.loss:.5f} ({p.enter:.4g} to {p.leave:.4g})" for p in outcome.plateaus)
-    say("plateaus", waits or "none")
-    if outcome.saddles is None:
-        outcome = replace(outcome, saddles=_saddles(outcome))
-    if outcome.saddles is not None:
-        say("saddles", outcome.saddles.words)
-        if folder is not None:
-            folder.write_json("saddles.json", outcome.saddles.as_json())
-    if folder is not None:
-        folder.write_json("stages.json", [s.as_dict() for s in outcome.stages])
-        folder.update(summary=outcome.summary)
-    if claims and outcome.claims is None:
-        from attnflow.claims import Ledger
-
-        ledger = Ledger.check(outcome.study.claims(), outcome.study)
-        outcome = replace(outcome, claims=ledger)
-        if folder is not None:
-            ledger.save(folder.path / "claims.json")
-    if outcome.claims is not None:
-        say("claims", outcome.claims.summary)
-    if folder is not None and report:
-        write_report(outcome, folder)
-    return outcome
+def _solved(ready: Study, place: RunFolder | _Memory, progress: Any) -> Run:
+    """The run of a study up to its trajectory, which is stored where it is on disk."""
+    on_disk = isinstance(place, RunFolder)
+    store = Store(sink=DiskSink(place), every=CHECKPOINT_STEPS) if on_disk else Store()
+    with studies.telling(ready.name):
+        solution = ready.solve(progress=progress, store=store)
+    facts = {
+        "status": str(solution.status),
+        "sentence": solution.sentence,
+        "finished": solution.status.complete,
+        "work": plain(solution.work),
+        "drift": plain(solution.drift),
+        "solver": plain({**solution.solver, "rtol": solution.rtol, "atol": solution.atol}),
+    }
+    if not on_disk:
+        place.store({}, **facts)
+    elif solution.status.complete:
+        write_arrays_atomic(place.path / "final.npz", _blocks(solution))
+        finalise(place, **facts)
+    else:
+        place.pause(**facts)
+    built = ready.knowing(solution=solution)
+    known = {"trajectory": solution.trajectory, "events": solution.events, "built": built}
+    return Run(place.manifest, place.path, **known)
 
 
-def _saddles(outcome: Outcome) -> SaddleTable | None:
+class _Memory:
+    """What a folder is to a run on disk, for one that is only in memory."""
+
+    path = None
+
+    def __init__(self, manifest: Mapping[str, Any]):
+        self.manifest = manifest
+
+    def store(self, parts: Mapping[str, Any], **fields: Any) -> None:
+        self.manifest = {**self.manifest, **fields}
+
+
+def _finished(
+    found: Run,
+    place: RunFolder | _Memory,
+    ledger: Callable[..., Ledger] | None,
+    report: bool,
+    say: Said,
+) -> Run:
+    """What follows a solve that is done: each part is made where it is not there yet, and said."""
+    there = {name.split("/")[0] for name in place.manifest["files"]}
+    _tell(say, found, "work")
+    if "stages.json" not in there:
+        found = _described(found, place, say)
+    else:
+        _tell(say, found, "stages", "plateaus", "saddles")
+    folder = place if report and isinstance(place, RunFolder) else None
+    drawn = None
+    if ledger is not None and found.claims is None:
+        there.discard("report.html")
+        drawn = _drawn(found) if folder else None  # while the first claims are measured beside
+
+        def passing(done: int, total: int, row: Any) -> None:
+            say("claims", f"{done}/{total}  {row.id}", passing=True)
+
+        measured = ledger(found.built, passing)
+        found = found.replace(claims=measured)
+        place.store({"claims.json": measured.records()})
+    _tell(say, found, "claims")
+    found = Run(place.manifest, place.path, **found.known)
+    if folder is not None and not {"report.html", "figures"} <= there:
+        try:
+            write_report(found, folder, drawn)
+        except Exception as error:  # a page must not cost the run either
+            folder.note(f"the report could not be written: {studies.told(error)}")
+            found = Run(place.manifest, place.path, **found.known)
+    return found
+
+
+def _described(found: Run, place: RunFolder | _Memory, say: Said) -> Run:
+    """The run with its stages, saddles and summary; what cannot be computed is a note."""
+    ready, data, notes = found.built, found.trajectory, list(found.notes)
+
+    def attempt(what: str, work: Callable[[], Any], otherwise: Any) -> Any:
+        try:
+            return work()
+        except Exception as error:  # what is computed from a run must not cost the run
+            notes.append(f"the {what} could not be computed: {studies.told(error)}")
+            return otherwise
+
+    stages = attempt("stages", lambda: ready.stages(data), []) if data.sizes["time"] > 1 else []
+    found = found.replace(stages=stages)
+    _tell(say, found, "stages")
+    saddles = attempt("saddles", lambda: _saddles(found), None)
+    found = found.replace(saddles=saddles)
+    _tell(say, found, "plateaus", "saddles")
+    summary = attempt("summary", lambda: ready.summary(data, stages, saddles), {})
+    parts: dict[str, Any] = {"stages.json": [s.as_dict() for s in stages]}
+    parts |= {} if saddles is None else {"saddles.json": saddles.as_json()}
+    place.store(parts, summary=plain(summary), notes=notes)
+    return Run(place.manifest, place.path, **found.known)
+
+
+def _saddles(found: Run) -> Any:
     """The saddle ledger of a flow that reached its end; None for other runs."""
-    config, engine = outcome.config, outcome.solver.get("engine")
-    done = outcome.status in ("done", "stopped") and outcome.trajectory.sizes["time"] > 1
-    if getattr(config, "mode", "flow") != "flow" or engine is None or not done:
+    mode, engine = getattr(found.built.config, "mode", "flow"), found.solver.get("engine")
+    if mode != "flow" or engine is None or found.trajectory.sizes["time"] < 2:
         return None
-    return outcome.study.saddles(
-        outcome.trajectory, rtol=outcome.solver.get("rtol", 1e-8), engine=engine
-    )
+    solution = vars(found.built).get("solution")
+    final = None if solution is None else solution.final
+    rtol = found.solver["rtol"]
+    return found.built.saddles(found.trajectory, rtol=rtol, engine=engine, final=final)
 
 
-def _notes(changes: Sequence[str]) -> tuple[str, ...]:
-    return tuple(f"resumed under other conditions, the last bits may differ: {c}" for c in changes)
+@contextmanager
+def _ledger_of(
+    name: str, config: Any, wanted: bool = True
+) -> Iterator[Callable[..., Ledger] | None]:
+    """How the claims will be measured: `ledger(study, progress)`, with a process beside this one
+    that has begun already; None where they are not wanted."""
+    other = beside.begin(name, config) if wanted else None
+    try:
+        yield (other.ledger if other else _alone) if wanted else None
+    finally:
+        if other is not None:
+            other.end()
 
 
-def _worked(outcome: Outcome) -> str:
-    work = outcome.work
-    evaluations = work.get("rhs", 0) + work.get("jvp", 0)
-    drift = f", drift {outcome.drift:.1e}" if outcome.drift == outcome.drift else ""
-    return (
-        f"{outcome.status}: {outcome.sentence} {evaluations:,.0f} evaluations, "
-        f"{work.get('seconds', 0):.2f} s{drift}"
-    )
+def _alone(ready: Study, progress: Any = None) -> Ledger:
+    from attnflow.claims import Ledger
+
+    return Ledger.check(ready.claims(), ready, progress)
 
 
-def _write_final(folder: RunFolder, solution: Solution) -> None:
+def _drawn(found: Run) -> Any:
+    """The figures of a run; None where they fail, which the report then notes."""
+    from attnflow import report
+
+    try:
+        return report.figures(found)
+    except Exception:
+        return None
+
+
+def _tell(say: Said, found: Run, *parts: str) -> None:
+    for step, words in lines(found, parts):
+        say(step, words)
+
+
+def _blocks(solution: Solution) -> dict[str, np.ndarray]:
     """The last parameters, by block name: what one needs to go on from a run elsewhere."""
-    import numpy as np
-
-    from attnflow.runs import write_arrays_atomic
-
     layout = solution._layout
     y = layout.flatten(solution.final)
-    blocks = {b.name: np.reshape(y[b.start : b.stop], b.shape) for b in layout.blocks}
-    write_arrays_atomic(folder.path / "final.npz", blocks)
+    return {b.name: np.reshape(y[b.start : b.stop], b.shape) for b in layout.blocks}
 
 
 def _cell(study: str, folder: str, names: Mapping[str, str], overrides: Mapping) -> dict[str, Any]:
     """One cell of an ensemble, in a process of its own."""
     use_compilation_cache()
     path = Path(folder) / names[_key(overrides)]
-    outcome = run(
-        study, overrides, out=path, exists="resume", claims=False, report=True, progress=False
-    )
-    told = outcome.as_json()
-    return {
-        **told,
-        "summary": {"loss": told["loss"], **told["summary"]},
-        "sentence": outcome.sentence,
-    }
+    found = run(study, overrides, out=path, exists="resume", claims=False, progress=False)
+    told = found.as_json()
+    summary = {"loss": told["loss"], **told["summary"]}
+    return {**told, "summary": summary, "sentence": found.sentence}
 
 
 def _key(overrides: Mapping[str, Any]) -> str:
-    import json
-
     return json.dumps(overrides, sort_keys=True, default=str)

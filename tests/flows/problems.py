@@ -303,9 +303,7 @@ def held_out_text() -> Problem:
     text = " ".join(np.array(["the", "cat", "and", "dog"])[drawn])
     sizes = {"vocabulary": 4, "context": 5, "test_sample": 6, "held_out": 40, "dim": 4}
     with tempfile.TemporaryDirectory() as folder:
-        (file := Path(folder) / "words.txt").write_text(
-            " ".join(["the", "cat", "and", "dog"][k] for k in chosen)
-        )
+        (file := Path(folder) / "words.txt").write_text(text)
         study = FocusDilutionText(
             Config(text=str(file), tokenizer="word", precision="float64", **sizes)
         )

@@ -42,6 +42,8 @@ ELSEWHERE = {
     "linearise.branch.continue_branch": "a user's family at its start, by autodiff",
     "studies.focus_dilution.claims.population._by_autodiff": "population_by_autodiff",
     "studies.focus_dilution.claims.population.gradients_of_a_sample": "sequences",
+    "studies.focus_dilution.rank_one.vector_flow": "rank_one_flow, whose velocity it is given",
+    "studies.focus_dilution.timeline._propagated": "no loss; test_timeline has the full flow",
     "studies.two_mixture.claims.gradients._flow": "two_head_weights, without its gates",
     "studies.two_mixture.claims.stage_one._finite_width": "two_head_neurons_alone, one block of it",
 }

@@ -323,6 +323,17 @@ def test_trajectory_names_its_axes_and_carries_labels():
     assert data["time"].dtype == np.float64
 
 
+def test_rows_are_values_of_their_own_states():
+    """A compiled call reads the state from one buffer; no row may be a view of it."""
+    flow = Flow(lambda th: 0.5 * (th["x"] ** 2).sum())
+    seen = {"all": lambda th: th["x"], "some": lambda th: th["x"][:3]}
+    start = {"x": np.linspace(1.0, 2.0, 400)}
+    run = integrate(flow, start, 2.0, observe=seen, store=Store(states=True))
+    assert run.trajectory.sizes["time"] > 5
+    assert np.array_equal(run.trajectory["all"].values, run.trajectory["state"].values)
+    assert np.array_equal(run.trajectory["some"].values, run.trajectory["state"].values[:, :3])
+
+
 def test_a_flow_without_a_loss_has_a_speed_and_no_loss():
     data = integrate(logistic, {"p": np.array([P0])}, 1.0).trajectory
     assert set(data.data_vars) == {"speed"}

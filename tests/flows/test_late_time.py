@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from attnflow import Flow, Log, integrate
+from attnflow import Flow, integrate
+from attnflow.flows import Log
 
 
 def max_margin(signed: np.ndarray) -> float:

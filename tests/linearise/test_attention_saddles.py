@@ -14,7 +14,7 @@ CHAIN = MarkovChain((0.75, 0.19, 0.05, 0.01), 0.8)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, 2])
 @pytest.mark.parametrize(("scale", "until"), [(1e-6, 420.0), (1e-3, 200.0)])
 def test_every_plateau_is_listed_refined_and_left_at_its_rate(
     scale: float, until: float, seed: int
@@ -27,8 +27,10 @@ def test_every_plateau_is_listed_refined_and_left_at_its_rate(
         assert saddle.point.converged
         assert saddle.point.speed < 1e-9
         assert max(saddle.point.conserved.values()) < 1e-9
-        assert saddle.growth is not None
-        assert f"{saddle.growth.efolds:.1f} e-folds" in saddle.sentence
+        assert saddle.law is not None
+        assert saddle.law.span >= 1
+        assert f"{saddle.law.span:.1f} e-folds" in saddle.sentence
+        assert saddle.point.distance <= saddle.extent
     if scale == 1e-6:
         for saddle in ledger:
             assert saddle.rate_measured == pytest.approx(saddle.rate_predicted, rel=0.02)
@@ -58,6 +60,8 @@ def test_a_plateau_without_a_critical_point_is_a_status_found_early() -> None:
     last = saddle_ledger(integrate(population_flow(CHAIN), start, until=900.0))[-1]
     assert last.plateau.time == pytest.approx(402, abs=5)
     assert not last.point.converged
+    assert last.kind == "bottleneck"
+    assert last.law is None
     assert last.point.iterations < 20
     assert "did not halve it" in last.sentence
     assert last.as_dict()["rate_predicted"] is None

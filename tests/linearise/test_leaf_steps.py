@@ -85,9 +85,11 @@ def test_a_step_is_the_weighted_least_squares_of_all_rows(plateau, damping: floa
         return np.concatenate([np.ravel(system.conserved(x)[n]) for n in names])
 
     held = np.stack([(rows(y + h * e) - rows(y - h * e)) / (2 * h) for e in np.eye(len(y))], 1)
-    stacked = np.vstack([system.jacobian(y), LEAF_WEIGHT * held, np.sqrt(damping) * np.eye(len(y))])
+    jacobian = system.jacobian(y)
+    weight = LEAF_WEIGHT * np.linalg.norm(jacobian) / np.linalg.norm(held)
+    stacked = np.vstack([jacobian, weight * held, np.sqrt(damping) * np.eye(len(y))])
     off = rows(y) - rows(start)
-    wanted = -np.concatenate([velocity, LEAF_WEIGHT * off, np.zeros(len(y))])
+    wanted = -np.concatenate([velocity, weight * off, np.zeros(len(y))])
     expected = np.linalg.lstsq(stacked, wanted, rcond=1e-14)[0]
     assert np.linalg.norm(step - expected) < 1e-5 * np.linalg.norm(expected)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import doctest
-import sys
+import importlib
 from typing import Any
 
 import numpy as np
@@ -117,7 +117,7 @@ def test_a_velocity_is_as_good_as_a_loss(reduced_pitchfork: LyapunovSchmidt) -> 
         off = th["y"] - th["x"] ** 2
         return {"x": p * th["x"] - 4 * th["x"] ** 3 + 2 * th["x"] * off, "y": -off}
 
-    ls = af.lyapunov_schmidt(velocity, ORIGIN)
+    ls = af.linearise.lyapunov_schmidt(velocity, ORIGIN)
     theta = {k: float(v) for k, v in ls.solve([0.1], 0.02).theta.items()}
     same = {k: float(v) for k, v in reduced_pitchfork.solve([0.1], 0.02).theta.items()}
     assert theta == pytest.approx(same, abs=IDENTITY)
@@ -203,6 +203,6 @@ def test_rubbish_is_refused_with_a_sentence(value: Any) -> None:
     "module", ["attnflow.linearise.lyapunov_schmidt", "attnflow.studies.focus_dilution.limit"]
 )
 def test_the_examples_in_the_docstrings_run(module: str) -> None:
-    found = doctest.testmod(sys.modules[module])
+    found = doctest.testmod(importlib.import_module(module))
     assert found.attempted > 0
     assert found.failed == 0

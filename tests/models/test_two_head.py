@@ -107,7 +107,7 @@ def test_gram_descent_is_weight_descent(K, L):
     population = MixtureClassification(K, L).population
     theta = TwoHeadClassifier.gaussian(K, 7, 1.0, neurons=0.3, seed=3)
     gram = gram_flow(population)
-    reduced = gram.descend(gram.project(theta), 0.1, 300, save=Linear(2)).final
+    reduced = descend(gram, gram.project(theta), 30.0, GradientDescent(0.1), save=Linear(2)).final
     full = descend(weight_flow(population), theta, 30.0, GradientDescent(0.1), save=Linear(2))
     expected = gram.project(full.final)
     for head in ("plus", "minus"):
@@ -226,7 +226,8 @@ def test_joint_descent_at_infinite_width():
         return t.group_losses(state["rest"]["w"], head_scores(state), 0.5)
 
     start = infinite_width_start(2, 0.1)
-    run = gram_flow(population).descend(start, 0.1, 1200, save=Every(1), observe={"loss_d": losses})
+    how, seen = GradientDescent(0.1), {"loss_d": losses}
+    run = descend(gram_flow(population), start, 120.0, how, save=Every(1), observe=seen)
     below = run.trajectory["loss_d"].values[:, 0] <= np.log(2) / 2
     # 1090 where every tenth step is looked at.
     assert 1080 < int(np.argmax(below)) <= 1090

@@ -54,10 +54,14 @@ def arguments(optimiser: Any) -> dict[str, Any]:
 
 def trained(flow: GramFlow, weights: Any, optimiser: Any, steps: int, **options: Any) -> Any:
     """The state of the weights after descent on them, by autodiff and optax."""
+    return flow.project(after(flow.full, weights, optimiser, steps, **options))
+
+
+def after(flow: Any, start: Any, optimiser: Any, steps: int, **options: Any) -> Any:
     until = steps * optimiser.rate / (1 - getattr(optimiser, "momentum", 0.0))
-    run = descend(flow.full, weights, until, optimiser, save=[0.0], **options)
+    run = descend(flow, start, until, optimiser, save=[0.0], **options)
     assert run.work["steps"] == steps
-    return flow.project(run.final)
+    return run.final
 
 
 @functools.cache
@@ -78,7 +82,7 @@ def test_gram_descent_equals_weight_descent(optimiser: Any, width: int) -> None:
     weights = {
         n: draw(width, s, seed=s, scale=width**-0.5) for n, s in (("a", 2), ("b", 2), ("c", 1))
     }
-    found = flow.descend(flow.project(weights), steps=300, **arguments(optimiser)).final
+    found = after(flow, flow.project(weights), optimiser, 300)
     expected = trained(flow, weights, optimiser, 300)
     assert gap(expected, flow.project(weights)) > 0.1
     assert gap(found, expected) <= DESCENT
@@ -87,7 +91,7 @@ def test_gram_descent_equals_weight_descent(optimiser: Any, width: int) -> None:
 @pytest.mark.parametrize("optimiser", OPTIMISERS[1:], ids=repr)
 def test_gram_descent_moves_groups_and_plain_parameters_alike(optimiser: Any) -> None:
     flow = PLAIN
-    found = flow.descend(flow.project(STARTS[0]), steps=STEPS, **arguments(optimiser)).final
+    found = after(flow, flow.project(STARTS[0]), optimiser, STEPS)
     assert gap(found, two_heads_trained(optimiser, 0)) <= DESCENT
 
 
@@ -102,7 +106,7 @@ def test_minibatch_descent_closes_in_the_gram_too(optimiser: Any) -> None:
         return flow.forces.loss(state) + 0.1 * own + noise[0, 0] * jnp.sum(state["rest"]["w"] ** 2)
 
     start = flow.project(STARTS[0])
-    found = flow.descend(start, steps=STEPS, batch=batch, seed=7, **arguments(optimiser)).final
+    found = after(flow, start, optimiser, STEPS, batch=batch, seed=7)
     expected = trained(
         flow,
         STARTS[0],
@@ -192,7 +196,7 @@ def test_euler_steps_of_the_gram_flow_are_not_gradient_descent() -> None:
     """The eta^2 term that steps of G' miss."""
     flow = GramFlow(random_gram_loss(3), 3)
     weights = {"H": draw(4, 3, scale=0.5)}
-    exact = flow.descend(flow.project(weights), rate=0.02, steps=100).final
+    exact = after(flow, flow.project(weights), GradientDescent(0.02), 100)
     euler = descend(flow.flow, flow.project(weights), 2.0, GradientDescent(0.02)).final
     assert gap(exact, euler) > 1e-4
 
@@ -227,18 +231,15 @@ def test_gram_descent_tends_to_the_gram_flow_in_first_order() -> None:
     start = flow.project({"H": draw(4, 3, scale=0.5)})
     limit = integrate(flow, start, 1.0, rtol=1e-11).final
     counts = np.array([1000, 2000, 4000])
-    gaps = [
-        gap(flow.descend(start, 1 / n, int(n), save=[0.0]).final, limit) for n in counts.tolist()
-    ]
+    gaps = [gap(after(flow, start, GradientDescent(1 / n), n), limit) for n in counts.tolist()]
     slope, _ = np.polyfit(np.log(1 / counts), np.log(gaps), 1)
     assert slope == pytest.approx(1.0, abs=FIRST_ORDER_SLOPE)
 
 
 def test_gram_descent_is_observed_like_any_run() -> None:
     flow = GramFlow(random_gram_loss(3), 3)
-    run = flow.descend(
-        flow.infinite_width(0.5), 0.02, 50, observe={"G": lambda s: s["gram"].matrix}, save=[0, 1.0]
-    )
+    start, seen = flow.infinite_width(0.5), {"G": lambda s: s["gram"].matrix}
+    run = descend(flow, start, 1.0, GradientDescent(0.02), observe=seen, save=[0, 1.0])
     assert run.trajectory["G"].shape == (2, 3, 3)
     assert np.array_equal(run.trajectory["G"].values[-1], run.final["gram"].matrix)
     assert run.trajectory["loss"].values[-1] < run.trajectory["loss"].values[0]

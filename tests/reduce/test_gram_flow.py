@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from invariant_losses import draw, product_loss, random_gram_loss, two_heads_loss, two_heads_weights
 
-from attnflow.flows import Flow, Layout, integrate
+from attnflow.flows import Flow, Layout, Solver, integrate
 from attnflow.reduce import Gram, GramFlow, gram, verify
 from strategies import seeds
 from tolerances import CLOSED_FORM_VS_AUTODIFF, IDENTITY, STANDARD_ERRORS
 
-EXACT = {"rtol": 1e-12, "engine": "scipy", "method": "dop853"}
+EXACT = {"rtol": 1e-12, "solver": Solver("scipy", "dop853")}
 CLOSURE = 1e-10  # two solves at rtol 1e-12: the figure to reach
 FITTED = 0.05  # an exponent fitted over averages of random draws
 

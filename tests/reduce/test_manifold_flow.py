@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from invariant_losses import draw
 
 from attnflow import InputError
-from attnflow.flows import Flow, integrate
+from attnflow.flows import Flow, Solver, integrate
 from attnflow.models import OneLayerAttention, population_flow
 from attnflow.models.one_layer import token_gradients
 from attnflow.reduce import ManifoldFlow, verify
@@ -69,7 +69,7 @@ def test_the_rank_one_flow_is_the_population_flow() -> None:
     chain = MarkovChain((0.75, 0.19, 0.05, 0.01), lam=0.8)
     flow, z = population_flow(chain), coordinates(4)
     reduced = ManifoldFlow(flow, rank_one, z)
-    exact = {"rtol": 1e-12, "engine": "scipy", "method": "dop853"}
+    exact = {"rtol": 1e-12, "solver": Solver("scipy", "dop853")}
     found = verify(flow, reduced, reduced.lift(z), [0.5, 2.0], **exact)
     assert found.agrees
     assert max(found.absolute) <= 1e-10

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from invariant_losses import draw
 
 from attnflow import InputError
-from attnflow.flows import Flow, integrate
+from attnflow.flows import Flow, Solver, integrate
 from attnflow.models import OneLayerAttention, population_flow
 from attnflow.reduce import GramFlow, OrbitFlow, verify
 from attnflow.tasks import MarkovChain
 from strategies import seeds
 from tolerances import CLOSED_FORM_VS_AUTODIFF, IDENTITY
 
-EXACT = {"rtol": 1e-12, "engine": "scipy", "method": "dop853"}
+EXACT = {"rtol": 1e-12, "solver": Solver("scipy", "dop853")}
 CLOSURE = 1e-10
 
 

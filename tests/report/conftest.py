@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from attnflow.claims import Citation, Control, Correction, Ledger, Regime, Row, Verdict
 from attnflow.claims.verdict import Cause, Part, Strength
-from attnflow.runs import Cell, CellResult, Ensemble, cells
-from attnflow.walk import Outcome, run
+from attnflow.runs import Cell, CellResult, Ensemble, Run, cells
+from attnflow.walk import run
 
 MANIFEST = {
     "created": "2026-01-02T03:04:05+00:00",
@@ -64,14 +62,15 @@ def ledger() -> Ledger:
 
 
 @pytest.fixture(scope="session")
-def bare() -> Outcome:
+def bare() -> Run:
     """A finished run whose claims were not checked."""
-    return run("focus-dilution", until=60.0, dim=4, claims=False, progress=False)
+    found = run("focus-dilution", until=60.0, dim=4, claims=False, progress=False)
+    return Run({**found.manifest, **MANIFEST}, **found.known)
 
 
 @pytest.fixture(scope="session")
-def outcome(bare: Outcome, ledger: Ledger) -> Outcome:
-    return replace(bare, claims=ledger)
+def outcome(bare: Run, ledger: Ledger) -> Run:
+    return bare.replace(claims=ledger)
 
 
 def result(cell: Cell) -> CellResult:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from attnflow.report import ensemble_page, fragment, page
+from attnflow.report import ensemble_page, page
 
 from .browser import browser, visit
-from .conftest import MANIFEST
 
 pytestmark = pytest.mark.browser
 
@@ -19,9 +18,9 @@ def files(tmp_path_factory, outcome, scan):
     folder = tmp_path_factory.mktemp("pages")
     long = "attnflow run focus-dilution --set pi=" + ",".join(["0.0625"] * 16)
     texts = {
-        "run": page(outcome, MANIFEST).replace(outcome.command, long),
+        "run": page(outcome).replace(outcome.command, long),
         "sweep": ensemble_page(scan),
-        "fragment": f'<!doctype html><meta charset="utf-8"><body>{fragment(outcome)}',
+        "fragment": f'<!doctype html><meta charset="utf-8"><body>{outcome._repr_html_()}',
     }
     for name, text in texts.items():
         (folder / f"{name}.html").write_text(text, encoding="utf-8")

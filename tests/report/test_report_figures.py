@@ -44,7 +44,7 @@ def texts(figure) -> list[str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_axis_has_a_name_and_a_unit(bare, name):
-    figure = bare.study.figures()[name](bare.trajectory, SECOND)
+    figure = bare.built.figures()[name](bare.trajectory, SECOND)
     named = [label for a in figure.axes for label in (a.get_xlabel(), a.get_ylabel()) if label]
     assert named
     assert all("(" in label for label in named)
@@ -62,26 +62,26 @@ def test_little_or_broken_data_is_drawn(bare, name, kind):
         "zero": data * 0.0,
     }[kind]
     stages = [] if kind in ("two rows", "zero") else SECOND
-    assert bare.study.figures()[name](cut, stages).axes
+    assert bare.built.figures()[name](cut, stages).axes
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_two_tokens_and_twelve(narrow, wide, name):
     for outcome in (narrow, wide):
-        figure = outcome.study.figures()[name](outcome.trajectory, outcome.stages)
+        figure = outcome.built.figures()[name](outcome.trajectory, outcome.stages)
         shown = [legend for legend in figure.legends if len(legend.get_texts()) > 9]
         assert not shown
 
 
 def test_many_tokens_are_told_apart_by_a_map_and_named_in_part(wide):
-    looks, rest = draw.tokens(wide.study.chain.pi.tolist())
+    looks, rest = draw.tokens(wide.built.chain.pi.tolist())
     assert len({look.colour for look in looks}) == 12
     assert [bool(look.label) for look in looks].count(True) == draw.MOST_NAMED
     assert rest == "and 4 between"
 
 
 def test_stage_names_stand_above_the_axes_and_later_cycles_are_numbered(bare):
-    figure = bare.study.figures()["loss"](bare.trajectory, SECOND)
+    figure = bare.built.figures()["loss"](bare.trajectory, SECOND)
     figure.draw_without_rendering()
     (axes,) = figure.axes
     top = axes.get_window_extent().y1
@@ -105,7 +105,7 @@ def test_legend_is_outside_the_axes(bare):
 
 def test_style_does_not_leak_and_readers_settings_do_not_enter(bare):
     before = dict(mpl.rcParams)
-    function = bare.study.figures()["loss"]
+    function = bare.built.figures()["loss"]
     usual = draw.svg_text(function(bare.trajectory, bare.stages))
     with mpl.rc_context({"lines.linewidth": 9, "font.size": 30, "axes.facecolor": "black"}):
         assert draw.svg_text(function(bare.trajectory, bare.stages)) == usual

@@ -13,9 +13,9 @@ import pytest
 from attnflow.draw import write_figures
 from attnflow.flows.sinks import Event
 from attnflow.observe.stages import Stage
-from attnflow.report import fragment, page
+from attnflow.report import figures, page
+from attnflow.runs import Run
 
-from .conftest import MANIFEST
 from .markup import Markup
 
 SECTIONS = [
@@ -34,7 +34,7 @@ SECTIONS = [
 
 @pytest.fixture(scope="module")
 def html(outcome) -> str:
-    return page(outcome, MANIFEST)
+    return page(outcome)
 
 
 @pytest.fixture(scope="module")
@@ -76,14 +76,14 @@ def test_headings_descend_one_at_a_time(read):
 def test_page_is_labelled_for_those_who_do_not_see_it(read, outcome):
     assert dict(read.tags)["html"] == {"lang": "en"}
     pictures = [a for t, a in read.tags if t == "svg"]
-    assert len(pictures) == len(outcome.figures)
-    assert "saddles" in outcome.figures
+    assert len(pictures) == len(figures(outcome)) == len(outcome.figures) + 1
+    assert "saddles" in figures(outcome)
     assert all(a["role"] == "img" and a["aria-label"] for a in pictures)
     assert read.count("caption") == read.count("table")
 
 
 def test_page_says_what_was_run_and_what_came_out(html, read, outcome):
-    assert outcome.study.title in read.words
+    assert outcome.built.title in read.words
     assert "arXiv 2605.01199" in read.words
     assert outcome.command in read.words
     assert outcome.sentence in read.words
@@ -115,12 +115,12 @@ def test_claims_have_signs_words_and_corrections_side_by_side(read, ledger):
 
 
 def test_captions_are_the_first_lines_of_the_functions(read, outcome):
-    for name, draw in outcome.study.figures().items():
+    for name, draw in outcome.built.figures().items():
         assert draw.__doc__.splitlines()[0] in read.words, name
 
 
 def test_same_outcome_gives_the_same_page(html, outcome):
-    assert page(outcome, MANIFEST) == html
+    assert page(outcome) == html
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,9 +145,8 @@ class HostileStudy:
 def test_everything_is_escaped(outcome, ledger):
     bad = "<script>alert(1)</script>"
     rows = [replace(r, title=bad, note=bad, id=f"{bad}{i}") for i, r in enumerate(ledger)]
-    given = replace(
-        outcome,
-        study=HostileStudy(outcome.study, Hostile()),
+    given = outcome.replace(
+        built=HostileStudy(outcome.built, Hostile()),
         command=f"attnflow run {bad}",
         sentence=bad,
         notes=(bad,),
@@ -156,8 +155,9 @@ def test_everything_is_escaped(outcome, ledger):
         solver={**outcome.solver, "why": bad},
         claims=type(ledger)(tuple(rows)),
     )
-    manifest = {**MANIFEST, "versions": {bad: bad}, "created": bad, "platform": {"system": bad}}
-    for text in (page(given, manifest), fragment(given)):
+    manifest = {"versions": {bad: bad}, "created": bad, "platform": {"system": bad}}
+    given = Run({**given.manifest, **manifest}, **given.known)
+    for text in (page(given), given._repr_html_()):
         read = Markup(text)
         assert read.problems == []
         assert read.count("script") == ("<html" in text)  # our own one, in the page
@@ -165,12 +165,12 @@ def test_everything_is_escaped(outcome, ledger):
 
 
 def test_failed_outcome_without_claims_or_stages_has_a_page(bare):
-    broken = replace(
-        bare,
+    broken = bare.replace(
         trajectory=bare.trajectory.isel(time=[0]),
         stages=[],
         events=(),
         status="failed",
+        finished=False,
         sentence="the step became too small.",
         work={},
         drift=float("nan"),
@@ -178,7 +178,7 @@ def test_failed_outcome_without_claims_or_stages_has_a_page(bare):
         command="",
         notes=("resumed under other conditions",),
     )
-    read = Markup(page(broken, {}))
+    read = Markup(page(broken))
     assert read.problems == []
     for text in (
         "Failed:",
@@ -193,40 +193,49 @@ def test_failed_outcome_without_claims_or_stages_has_a_page(bare):
 
 
 def test_finished_run_without_stages_says_no_separation(bare):
-    read = Markup(page(replace(bare, stages=[]), MANIFEST))
+    read = Markup(page(bare.replace(stages=[])))
     assert "No stage was told apart in this run (no separation)." in read.words
 
 
 def test_outcome_that_is_not_finite_has_a_page(bare):
     lost = bare.trajectory.where(bare.trajectory["time"] < 20)
-    read = Markup(page(replace(bare, trajectory=lost, status="diverged"), MANIFEST))
+    read = Markup(page(bare.replace(trajectory=lost, status="diverged")))
     assert read.problems == []
     assert "not a finite number" in read.words
 
 
-def test_fragment_is_a_piece_that_keeps_its_styles(outcome):
-    text = fragment(outcome)
+def test_a_notebook_shows_a_piece_with_loss_facts_and_ledger(outcome, bare):
+    text = outcome._repr_html_()
     read = Markup(text)
     assert read.problems == []
     assert not {"html", "head", "body", "script"} & {t for t, _ in read.tags}
     assert read.count("svg") == 1
     sheets = re.findall(r"<style[^>]*>(.*?)</style>", text, flags=re.DOTALL)
     rules = [rule for sheet in sheets for rule in re.findall(r"([^{}]+)\{", sheet)]
-    selectors = [s.strip() for rule in rules for s in rule.split(",")]
-    assert selectors
-    assert all(s.startswith((".attnflow", "#af-")) for s in selectors)
-    assert outcome.claims.summary in read.words
-    assert "drifted" in read.words
-    assert text == outcome._repr_html_()
+    assert all(rule.strip().startswith("#af-") for rule in rules)  # its styles stay inside it
+    for words in (outcome.claims.summary, outcome.sentence, f"drift {outcome.drift:.1e}"):
+        assert words in read.words
+    assert "The claims were not checked" in Markup(bare._repr_html_()).words
 
 
-def test_fragment_of_an_unchecked_run_says_so(bare):
-    assert "attnflow check focus-dilution" in Markup(fragment(bare)).words
+def test_a_figure_that_fails_is_a_note_on_the_page(bare):
+    class Clumsy(HostileStudy):
+        def figures(self):
+            def broken(data, stages):
+                raise KeyError("no such column")
+
+            return {**self._inner.figures(), "broken": broken}
+
+    given = bare.replace(built=Clumsy(bare.built, bare.built.config))
+    read = Markup(page(given))
+    assert "the figure broken was not drawn: " in read.words
+    assert "KeyError: 'no such column'" in read.words
+    assert set(given.figures) == set(bare.figures)
 
 
 def test_figures_are_written_twice_with_the_same_bytes(bare, tmp_path):
     write_figures(bare.figures, tmp_path / "a")
-    again = {n: draw(bare.trajectory, bare.stages) for n, draw in bare.figure_functions.items()}
+    again = {n: draw(bare.trajectory, bare.stages) for n, draw in bare.built.figures().items()}
     write_figures(again, tmp_path / "b")
     names = {p.name for p in (tmp_path / "a").iterdir()}
     assert names == {f"{n}.{kind}" for n in bare.figures for kind in ("svg", "pdf")}

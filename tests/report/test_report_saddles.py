@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import matplotlib as mpl
@@ -10,10 +9,9 @@ import pytest
 
 from attnflow import draw
 from attnflow.linearise import SavedSaddles
-from attnflow.report import page, saddles_over_loss
+from attnflow.report import figures, page, saddles_over_loss
 from attnflow.report._drawings import drawings
 
-from .conftest import MANIFEST
 from .markup import Markup
 
 
@@ -43,27 +41,27 @@ def texts(figure) -> list[str]:
 
 
 def test_the_table_is_there_with_a_ledger_only(outcome) -> None:
-    read = Markup(page(outcome, MANIFEST))
+    read = Markup(page(outcome))
     assert "saddles" in read.ids
-    assert outcome.saddles.words in read.words
+    assert outcome.saddles.words.capitalize() in read.words
     for row in outcome.saddles.records():
         assert f"{row['rate_predicted']:.5g}" in read.words
         assert row["note"] in read.words
-    other = Markup(page(replace(outcome, saddles=None), MANIFEST))
+    other = Markup(page(outcome.replace(saddles=None)))
     assert "saddles" not in other.ids
     assert "exit rate" not in other.words
 
 
 def test_what_is_not_known_is_a_dash(outcome) -> None:
     unknown = SavedSaddles("1 plateau, 0 refined to critical points.", [saddle(1)])
-    read = Markup(page(replace(outcome, saddles=unknown), MANIFEST))
-    assert "1 visited, 0 refined" in read.words
+    read = Markup(page(outcome.replace(saddles=unknown)))
+    assert "1 plateau, 0 refined" in read.words
     assert "8 steps <did> not halve it" in read.words
     assert "not a number" not in read.words
 
 
 def test_the_figure_numbers_each_saddle_and_says_its_rates(bare) -> None:
-    figure = bare.figures["saddles"]
+    figure = figures(bare)["saddles"]
     said = texts(figure)
     for row in bare.saddles.records():
         assert str(row["number"]) in said
@@ -75,23 +73,31 @@ def test_the_figure_numbers_each_saddle_and_says_its_rates(bare) -> None:
     assert [float(line.get_ydata()[0]) for line in levels] == pytest.approx(
         [s.loss for s in bare.saddles]
     )
-    (drawing,) = [d for d in drawings(bare) if d.name == "saddles"]
+    (drawing,) = [d for d in drawings(bare, figures(bare)) if d.name == "saddles"]
     assert drawing.caption.startswith("Each saddle at its loss")
 
 
 def test_the_figure_says_what_was_not_found(bare) -> None:
+    known: dict[str, Any] = {"converged": True, "law": "exponential", "rate_measured": 0.09}
+    late = {"leave_predicted": 19.0, "flag": "exit predicted 3 times too late"}
     rows = [
         saddle(1),
-        saddle(2, converged=True),
-        saddle(3, converged=True, rate_predicted=0.1, leave_predicted=19.0),
-        *(saddle(k) for k in range(4, 12)),
+        saddle(2, converged=True, law="algebraic", power=2.04, power_error=0.05),
+        saddle(3, **known, rate_predicted=0.1, **late),
+        saddle(4, kind="bottleneck"),
+        saddle(5, kind="still waiting", converged=True),
+        *(saddle(k) for k in range(6, 12)),
     ]
     figure = saddles_over_loss(bare.trajectory, bare.stages, SavedSaddles("", rows))
     said = texts(figure)
-    assert "1: not refined" in said
-    assert "2: no unstable mode" in said
-    assert "3: exit rate 0.1, no exponential window" in said
-    assert "11: not refined" in said  # more saddles than colours
+    assert "1: not refined, no law" in said
+    assert "2: speed ~ r^2.04 ± 0.05" in said
+    assert f"3: exit rate 0.1, measured 0.09 ({late['flag']})" in said
+    assert "4: bottleneck, not refined, no law" in said
+    assert "5: still waiting" in said
+    assert "11: not refined, no law" in said  # more saddles than colours
+    markers = [line.get_marker() for line in figure.axes[0].get_lines()]
+    assert markers.count("X") == 1
     again = saddles_over_loss(bare.trajectory, bare.stages, SavedSaddles("", rows))
     assert draw.svg_text(figure) == draw.svg_text(again)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from attnflow.flows.sinks import Checkpoint, Event, Segment, Shape
-from attnflow.runs import DiskSink, RunFolder
+from attnflow.runs import DiskSink, RunFolder, new_manifest
 
 STUDY = "fake"
 CONFIG = {"seed": 3, "dim": 4, "until": float("inf")}
@@ -44,8 +44,9 @@ def produce(sink, steps: int = 120, flush: int = 5, checkpoint: int = 20, before
             sink.checkpoint(Checkpoint(k, k * 0.1, {"x": x}, {"count": count, "big": 2**100}))
 
 
-def folder_for(path: Path, **options) -> RunFolder:
-    return RunFolder.create(path, study=STUDY, config=CONFIG, seed=3, **options)
+def folder_for(path: Path, exists="open", **changes) -> RunFolder:
+    given = {"config": CONFIG, "seed": 3, **changes}
+    return RunFolder.create(path, new_manifest(STUDY, **given), exists)
 
 
 if __name__ == "__main__":
@@ -53,4 +54,4 @@ if __name__ == "__main__":
         print("claimed", flush=True)
         # A step is taken for every byte that comes in.
         produce(DiskSink(run), before_step=lambda: sys.stdin.buffer.read(1))
-        run.pause("ready", "all rows are there")
+        run.pause(status="ready", sentence="all rows are there")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 from attnflow._errors import InputError
 from attnflow.runs import cells, sweep
@@ -47,10 +50,22 @@ def interrupt_parent(parent, done, total, result):
     os.kill(parent, signal.SIGINT)
 
 
+def forever(folder, config):
+    Path(folder, str(os.getpid())).touch()
+    while True:  # deaf to polite requests, as compiled code is
+        with suppress(KeyboardInterrupt):
+            time.sleep(600)
+
+
 if __name__ == "__main__":
-    from attnflow.runs import _sweep
+    from attnflow.runs import _sweep, stoppable
 
     _sweep._GRACE = 0.2
+    for each in (signal.SIGINT, signal.SIGHUP):  # also where the tests were started with nohup
+        signal.signal(each, signal.SIG_DFL if each != signal.SIGINT else signal.default_int_handler)
+    if len(sys.argv) > 1:
+        with stoppable():
+            sweep(cells({}, "0:2"), partial(forever, sys.argv[1]), workers=2)
     progress = partial(interrupt_parent, os.getpid())
     for result in sweep(cells({}, "0:6"), slow, workers=2, progress=progress):
         print(result.cell.seed, result.ok, result.status, flush=True)

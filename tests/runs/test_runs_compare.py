@@ -34,10 +34,57 @@ def test_differences_are_taken_on_the_coarser_grid_of_the_common_range():
     result = compare(a, b)
     assert result["loss"].absolute == pytest.approx(0.5)
     assert result["loss"].at == 6
-    assert result["loss"].relative == pytest.approx(0.5 / 18.5)
-    assert result["loss"].scale == pytest.approx(30)
-    assert "from time 2 to 10" in result.sentence
+    assert result["loss"].scale == pytest.approx(30 - 6)
+    assert result["loss"].size == pytest.approx(30)
+    assert result["loss"].relative == pytest.approx(0.5 / 24)
+    assert result.sentence == (
+        "the same to 2.1 % of its range (loss at time 6); from time 2 to 10, at 5 common times"
+    )
     assert compare(b, a)["loss"].absolute == result["loss"].absolute
+
+
+def test_a_gap_of_three_percent_is_called_three_percent():
+    """The second run is late by a little: where both have fallen to nothing it is 100 % larger."""
+    t = np.linspace(0, 40, 401)
+    early, late = np.exp(-t), np.exp(-(t - 0.0326))
+    result = compare(data(t, loss=early), data(t, loss=np.minimum(late, 1.0)))
+    assert result["loss"].relative == pytest.approx(np.exp(-0.1) * (np.exp(0.0326) - 1))
+    assert result.sentence.startswith("the same to 3 % of its range (loss at time 0.1); ")
+    shifted = compare(data(t, loss=early), data(t, loss=early + 0.03 * t / 40))
+    assert shifted["loss"].relative == pytest.approx(0.03)
+    assert shifted["loss"].at == 40
+    assert shifted.sentence.startswith("the same to 3 % of its range (loss at time 40); ")
+    assert "3 %" in repr(shifted)
+    assert "3 %" in shifted._repr_html_()
+
+
+def test_a_large_gap_is_not_called_the_same():
+    t = np.linspace(0, 1, 5)
+    result = compare(data(t, loss=1 - t), data(t, loss=1 - t / 2))
+    assert result.sentence.startswith("they differ by 50 % of its range (loss at time 1); ")
+
+
+def test_the_worst_observable_is_named():
+    t = np.linspace(0, 1, 5)
+    a = data(t, loss=t, norm=5 + t)
+    result = compare(a, data(t, loss=t + 1e-9, norm=5.04 + t))
+    assert result.worst is result["norm"]
+    assert result.largest_relative == pytest.approx(0.04)
+    assert result["loss"].relative == pytest.approx(1e-9)
+    assert "1.0e-09" in repr(result)
+
+
+def test_what_hardly_moves_is_measured_by_its_size():
+    """A conserved quantity: its range is its own rounding."""
+    t = np.linspace(0, 1, 5)
+    noise = 1e-13 * np.array([0, 1, -1, 1, 0])
+    still = compare(data(t, c=7 + noise), data(t, c=7 - noise))["c"]
+    assert still.of == "size"
+    assert still.relative < 1e-13
+    apart = compare(data(t, c=7 + noise), data(t, c=7.7 + noise))["c"]
+    assert (apart.of, apart.relative) == ("size", pytest.approx(0.7 / 7.7))
+    zero = compare(data(t, c=0 * t), data(t, c=0 * t))
+    assert zero.sentence.startswith("equal in every number; ")
 
 
 def test_interpolation_is_said():
@@ -54,6 +101,7 @@ def test_a_nan_on_one_side_only_is_an_infinite_difference():
     result = compare(a, b)
     assert result["x"].absolute == 0
     assert result["y"].absolute == result.largest_relative == np.inf
+    assert "one side has no number where the other has one (y)" in result.sentence
 
 
 def test_what_cannot_be_compared_is_left_out_with_its_reason():

@@ -5,31 +5,23 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from fake_producer import CONFIG, SHAPE, STUDY, folder_for, produce
 
 from attnflow._errors import InputError
 from attnflow.flows.sinks import MemorySink
-from attnflow.runs import (
-    FORMAT,
-    DiskFull,
-    DiskSink,
-    RunFolder,
-    default_path,
-    digest,
-    finalise,
-    list_runs,
-    open_run,
-    write_json_atomic,
-)
+from attnflow.runs import DiskFull, DiskSink, default_path, finalise, find_run, list_runs, open_run
+from attnflow.runs._files import write_sealed
+from attnflow.runs._manifest import FORMAT, digest
 
 
 def tree(path):
     return sorted(str(p.relative_to(path)) for p in path.rglob("*"))
 
 
-def whole_run(path, exists="refuse"):
+def whole_run(path, exists="open"):
     with folder_for(path, exists=exists) as run:
         produce(DiskSink(run))
         finalise(run, status="finished", sentence="reached the end", work={"rhs": 3}, drift=1e-9)
@@ -37,21 +29,15 @@ def whole_run(path, exists="refuse"):
 
 
 def test_the_manifest_says_everything_needed_to_run_again(tmp_path):
-    with RunFolder.create(
-        tmp_path / "r",
-        study=STUDY,
-        config=CONFIG,
-        seed=3,
-        solver={"engine": "cvode", "rtol": 1e-6},
-        command=["attnflow", "run", "fake", "--set", "pi=0.6, 0.4"],
-    ):
+    with folder_for(tmp_path / "r", command="attnflow run fake", identity={"fake.py": "abc"}):
         pass
     manifest = json.loads((tmp_path / "r" / "manifest.json").read_text())
     assert manifest["format"] == FORMAT
     assert manifest["study"] == STUDY
     assert manifest["digest"] == digest(STUDY, CONFIG)
     assert manifest["config"] == {"seed": 3, "dim": 4, "until": "inf"}
-    assert manifest["command"] == "attnflow run fake --set 'pi=0.6, 0.4'"
+    assert manifest["command"] == "attnflow run fake"
+    assert manifest["identity"] == {"fake.py": "abc"}
     assert set(manifest["versions"]) == {
         *("python", "attnflow", "jax", "jaxlib", "numpy", "scipy", "scikit-sundae")
     }
@@ -76,19 +62,20 @@ def test_the_digest_does_not_depend_on_the_order_of_keys():
     assert digest("s", {"a": 1}) != digest("s", {"a": 2}) != digest("t", {"a": 2})
 
 
-def test_the_default_name_is_study_and_digest_and_grows_where_it_is_taken(tmp_path):
+def test_the_default_name_is_study_and_digest_and_grows_where_it_is_taken(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     hexes = digest(STUDY, CONFIG)
-    assert default_path(STUDY, CONFIG, tmp_path) == tmp_path / f"fake-{hexes[:4]}"
-    taken = tmp_path / f"fake-{hexes[:4]}"
-    taken.mkdir()
-    (taken / "notes.txt").write_text("mine")
-    assert default_path(STUDY, CONFIG, tmp_path) == tmp_path / f"fake-{hexes[:5]}"
-    with folder_for(tmp_path / f"fake-{hexes[:5]}"):
+    first, second = (Path("runs") / f"fake-{hexes[:digits]}" for digits in (4, 5))
+    assert default_path(STUDY, CONFIG) == first
+    first.mkdir(parents=True)
+    (first / "notes.txt").write_text("mine")
+    assert default_path(STUDY, CONFIG) == second
+    with folder_for(second):
         pass
-    assert default_path(STUDY, CONFIG, tmp_path) == tmp_path / f"fake-{hexes[:5]}"
+    assert default_path(STUDY, CONFIG) == second
 
 
-@pytest.mark.parametrize("exists", ["refuse", "resume", "overwrite"])
+@pytest.mark.parametrize("exists", ["open", "resume", "overwrite"])
 @pytest.mark.parametrize("content", [None, "{}", '{"kind": "something-else", "format": 1}'])
 def test_a_folder_that_is_not_ours_is_never_touched(tmp_path, exists, content):
     (tmp_path / "thesis.tex").write_text("years of work")
@@ -104,37 +91,59 @@ def test_a_file_in_the_place_of_the_folder_is_said(tmp_path):
     (tmp_path / "f").write_text("x")
     with pytest.raises(InputError, match="is a file"):
         folder_for(tmp_path / "f")
-    with pytest.raises(InputError, match="cannot be made"):
+    with pytest.raises(InputError, match="cannot be written"):
         folder_for(tmp_path / "f" / "deeper")
 
 
-@pytest.mark.parametrize("exists", ["refuse", "resume", "overwrite"])
+@pytest.mark.parametrize("exists", ["open", "resume", "overwrite"])
 def test_a_run_of_a_newer_format_names_both_versions(tmp_path, exists):
     path = whole_run(tmp_path / "r")
     manifest = json.loads((path / "manifest.json").read_text())
-    write_json_atomic(path / "manifest.json", {**manifest, "format": FORMAT + 6})
+    write_sealed(path / "manifest.json", {**manifest, "format": FORMAT + 6})
     before = tree(path)
     for attempt in (lambda: folder_for(path, exists=exists), lambda: open_run(path)):
-        with pytest.raises(InputError, match=rf"format {FORMAT + 6} .* up to format {FORMAT}\b"):
+        with pytest.raises(InputError, match=rf"format {FORMAT + 6} .* reads format {FORMAT}\b"):
             attempt()
     assert tree(path) == before
 
 
-def test_a_finished_run_of_the_same_config_is_said_and_resuming_it_is_nothing_to_do(tmp_path):
+def test_a_finished_run_is_opened_and_never_begun_again(tmp_path):
     path = whole_run(tmp_path / "r")
-    with pytest.raises(InputError, match="already holds a finished run"):
-        folder_for(path)
-    with folder_for(path, exists="resume") as run:
-        assert run.finished
-        with pytest.raises(InputError, match="nothing to resume"):
-            DiskSink(run).begin(SHAPE)
+    for exists in ("open", "resume"):
+        with folder_for(path, exists) as run:
+            assert run.finished
+            with pytest.raises(InputError, match="nothing to resume"):
+                DiskSink(run).begin(SHAPE)
     assert open_run(path).finished
 
 
-def test_a_run_of_another_config_is_not_resumed_and_the_key_is_named(tmp_path):
-    path = whole_run(tmp_path / "r")
-    with pytest.raises(InputError, match="its dim is 4, not 5"):
-        RunFolder.create(path, study=STUDY, config={**CONFIG, "dim": 5}, exists="resume")
+def test_an_unfinished_run_is_only_resumed_when_asked(tmp_path):
+    with folder_for(tmp_path / "r"):
+        pass
+    with pytest.raises(InputError, match="holds an unfinished run of this config"):
+        folder_for(tmp_path / "r")
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_a_run_of_another_identity_is_neither_opened_nor_resumed_and_it_is_said_why(
+    tmp_path, finished
+):
+    known = {"fake.py": "abc", "text a.txt": "def"}
+    with folder_for(tmp_path / "r", identity=known) as run:
+        produce(DiskSink(run))
+        if finished:
+            finalise(run, status="finished", sentence="reached the end")
+    before = tree(tmp_path)
+    for changes, words in (
+        ({"config": {**CONFIG, "dim": 5}}, "its dim is 4, not 5"),
+        ({"identity": {**known, "fake.py": "xyz"}}, "fake.py has changed since"),
+        ({"identity": {**known, "text a.txt": "xyz"}}, "text a.txt has changed since"),
+        ({"identity": {"fake.py": "abc"}}, "text a.txt has changed since"),
+    ):
+        for exists in ("open", "resume"):
+            with pytest.raises(InputError, match=words):
+                folder_for(tmp_path / "r", exists, **{"identity": known, **changes})
+    assert tree(tmp_path) == before
 
 
 def test_overwriting_leaves_only_the_new_run_and_the_files_that_are_not_ours(tmp_path):
@@ -231,9 +240,12 @@ def test_a_resume_says_what_has_changed_around_it(tmp_path, monkeypatch):
         pass
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
     with folder_for(tmp_path / "r", exists="resume") as run:
-        expected = "environment.XLA_FLAGS was not set, is --xla_cpu_enable_fast_math=true"
-        assert run.changes == (expected,)
-    assert open_run(tmp_path / "r").manifest["resumed"][0]["changes"] == [expected]
+        expected = (
+            "resumed under other conditions, the last bits may differ: "
+            "environment.XLA_FLAGS was not set, is --xla_cpu_enable_fast_math=true"
+        )
+        assert run.manifest["notes"] == [expected]
+    assert open_run(tmp_path / "r").notes == (expected,)
 
 
 def test_non_finite_numbers_of_the_summary_are_null(tmp_path):
@@ -251,9 +263,8 @@ def test_lists_are_tolerant_of_broken_folders(tmp_path):
     for name, text in (("cut", '{"kind": "attnflow-run", "for'), ("bare", "x")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "manifest.json").write_text(text)
-    write_json_atomic(
-        tmp_path / "bare" / "manifest.json", {"kind": "attnflow-run", "format": FORMAT}
-    )
+    bare = json.dumps({"kind": "attnflow-run", "format": FORMAT})
+    (tmp_path / "bare" / "manifest.json").write_text(bare)
     (tmp_path / "lost" / "trajectory.zarr").mkdir(parents=True)
     (tmp_path / "holiday photos").mkdir()
     (tmp_path / "file.txt").write_text("x")
@@ -270,11 +281,36 @@ def test_lists_are_tolerant_of_broken_folders(tmp_path):
     assert list_runs(tmp_path / "nowhere") == []
 
 
-def test_a_run_shows_itself_as_text_and_as_html(tmp_path):
-    run = open_run(whole_run(tmp_path / "<r>"))
-    assert "reached the end" in repr(run)
-    assert "<table>" in run._repr_html_()
-    assert "&lt;r&gt;" in run._repr_html_()
+def test_a_run_is_found_by_its_name_or_a_beginning_of_it(tmp_path):
+    for name in ("fake-12ab", "fake-12cd", "other-1"):
+        whole_run(tmp_path / name)
+    assert find_run(tmp_path / "other-1") == tmp_path / "other-1"
+    assert find_run("fake-12ab", tmp_path) == tmp_path / "fake-12ab"
+    assert find_run("oth", tmp_path) == tmp_path / "other-1"
+    with pytest.raises(InputError, match="fake-12ab, fake-12cd; say which"):
+        find_run("fake", tmp_path)
+    with pytest.raises(InputError, match=r"no run in .* begins so; there are fake-12ab"):
+        find_run("nothing", tmp_path)
+
+
+@pytest.mark.parametrize("path", ["x" * 300, "/".join(["y" * 200] * 30), "\0"])
+def test_a_path_that_no_folder_can_have_is_a_sentence(tmp_path, path):
+    for attempt in (lambda: folder_for(tmp_path / path), lambda: open_run(tmp_path / path)):
+        with pytest.raises(InputError):
+            attempt()
+    assert tree(tmp_path) == []
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace", "mkdir"])
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.EIO])
+def test_a_folder_that_cannot_be_written_is_a_sentence(tmp_path, monkeypatch, call, number):
+    def refuse(*args, **kwargs):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, call, refuse)
+    with pytest.raises(InputError, match=r"cannot be written \(.*\); name another folder"):
+        whole_run(tmp_path / "a" / "r")
+    assert tree(tmp_path) == []
 
 
 def test_opening_what_is_not_a_run_is_a_sentence(tmp_path):

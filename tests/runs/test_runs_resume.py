@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from attnflow._errors import InputError
-from attnflow.flows.sinks import Checkpoint, Event, MemorySink, Segment, Shape
-from attnflow.runs import DiskSink, dataset, finalise, open_run
+from attnflow.flows.sinks import Checkpoint, Event, MemorySink, Segment, Shape, dataset
+from attnflow.runs import DiskSink, finalise, open_run
 
 HERE = Path(__file__).parent
 
@@ -156,7 +156,7 @@ def test_an_unfinished_run_opens_from_its_segments_and_a_finished_one_from_zarr(
     finalise(folder, status="finished", sentence="done", summary={"loss": 0.3})
     after = open_run(folder.path)
     xr.testing.assert_identical(after.trajectory.load(), before.trajectory)
-    assert after.marks == before.marks != []
+    assert after.marks == before.marks != ()
     assert after.summary == {"loss": 0.3}
     names = sorted(p.name for p in folder.path.iterdir() if p.name != ".lock")
     assert names == ["manifest.json", "marks.json", "trajectory.zarr"]

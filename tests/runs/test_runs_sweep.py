@@ -2,6 +2,7 @@
 
 import json
 import math
+import signal
 import subprocess
 import sys
 import time
@@ -172,6 +173,28 @@ def test_ctrl_c_returns_what_there_is():
     assert time.monotonic() - begin < 40
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+def test_workers_end_with_their_parent(ending, tmp_path):
+    command = [sys.executable, sweep_work.__file__, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as parent:
+        while len(list(tmp_path.iterdir())) < 2:
+            assert parent.poll() is None
+            time.sleep(0.05)
+        parent.send_signal(ending)
+    assert parent.returncode == -ending
+    pids = [int(file.name) for file in tmp_path.iterdir()]
+    while any(map(alive, pids)):  # the limit of the test ends it where one stays
+        time.sleep(0.05)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except FileNotFoundError:
+        return False
+
+
 def results(found, work=sweep_work.fine):
     return [CellResult(c, True, "finished", "", 0.0, work(c.overrides)) for c in found]
 
@@ -258,7 +281,8 @@ def test_any_summary_gives_statistics_that_are_json(summaries):
 
 def test_an_ensemble_is_saved_opened_and_listed(tmp_path):
     plan = cells({"dim": math.inf}, "0:2", "x=1.0,2.0,4.0")
-    folder = begin_ensemble(tmp_path / "e", "fake", plan, command="attnflow run fake --seeds 0:2")
+    folder = tmp_path / "e"
+    assert begin_ensemble(folder, "fake", plan, command="attnflow run fake --seeds 0:2") is None
     assert [row.status for row in list_runs(tmp_path)] == ["unfinished"]
     found = [
         CellResult(
@@ -285,13 +309,25 @@ def test_an_ensemble_is_saved_opened_and_listed(tmp_path):
     assert (row.kind, row.status, row.sentence) == (
         "ensemble",
         "finished",
-        "5 of 6 cells have a result",
+        "5 of 6 cells have a result; cell 1: its process died",
     )
     assert "cell 1: its process died" in repr(opened)
     assert "log-log (best)" in opened._repr_html_()
-    with pytest.raises(InputError, match="already holds an ensemble"):
+    again = begin_ensemble(folder, "fake", plan)
+    assert again is not None
+    assert again.spread == saved.spread
+    for other in ({"cells": plan[1:]}, {"study": "other"}, {"exists": "overwrite"}):
+        with pytest.raises(InputError, match="already holds an ensemble"):
+            begin_ensemble(folder, **{"study": "fake", "cells": plan, **other})
+    assert begin_ensemble(folder, "fake", plan, exists="resume") is None
+    with pytest.raises(InputError, match="unfinished ensemble; resume it"):
         begin_ensemble(folder, "fake", plan)
-    begin_ensemble(folder, "fake", plan, exists="resume")
+    raw = (folder / "ensemble.json").read_bytes()
+    for damage in (raw[:-9], raw.replace(b"waiting", b"wasting", 1), b"[]", b"\xff"):
+        (folder / "ensemble.json").write_bytes(damage)
+        assert [row.kind for row in list_runs(tmp_path)] in (["broken"], [])
+        with pytest.raises(InputError, match=r"ensemble\.json"):
+            open_ensemble(folder)
 
 
 def test_an_ensemble_does_not_go_into_a_folder_that_is_not_ours(tmp_path):

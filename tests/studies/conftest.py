@@ -16,6 +16,7 @@ import pytest
 
 from attnflow import walk
 from attnflow.claims import Ledger
+from attnflow.runs import Run
 
 
 @pytest.fixture(scope="session")
@@ -55,11 +56,11 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def outcome() -> Callable[..., walk.Outcome]:
+def outcome() -> Callable[..., Run]:
     """`outcome(study, **keys)`: a run without claims, once a worker."""
 
     @functools.cache
-    def ran(name: str, keys: tuple[tuple[str, Any], ...]) -> walk.Outcome:
+    def ran(name: str, keys: tuple[tuple[str, Any], ...]) -> Run:
         return walk.run(name, claims=False, progress=False, **dict(keys))
 
     return lambda name, **keys: ran(name, tuple(sorted(keys.items())))

@@ -35,13 +35,23 @@ CLOSED = (
 )
 """Sections of focus-dilution that solve nothing of their own: they are cheap on any law."""
 
+LAWS = ("population", "origin", "unigram", "focus", *CLOSED)
+"""The same, and what is measured near the first two critical points."""
+
+STAGES = ("gradients", "symmetry", "stage_one", "stage_two", "attention", "expanded", "signs")
+"""Sections of two-mixture about the loss and its first two stages."""
+
 SHORT: dict[str, Any] = {"until": 5.0, "dim": 4}
 
 PAIRS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "focus": (FOCUS, {}, ()),
     "focus, two groups": (FOCUS, {"pi": (0.75, 0.125, 0.125)}, ()),
-    "focus, little staying": (FOCUS, {"pi": (0.9, 0.1), "lam": 0.3, "until": 400.0, "dim": 4}, ()),
-    "focus, much staying": (FOCUS, {"pi": (0.32, 0.28, 0.25, 0.15), "lam": 0.95, **SHORT}, ()),
+    "focus, little staying": (
+        FOCUS,
+        {"pi": (0.9, 0.1), "lam": 0.3, "until": 400.0, "dim": 4},
+        LAWS,
+    ),
+    "focus, much staying": (FOCUS, {"pi": (0.32, 0.28, 0.25, 0.15), "lam": 0.95, **SHORT}, LAWS),
     "focus, uniform": (FOCUS, {"transition": ((0.9, 0.1), (0.1, 0.9)), **SHORT}, ()),
     "focus, matrix": (
         FOCUS,
@@ -54,21 +64,25 @@ PAIRS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "focus, three tokens": (FOCUS, {"pi": (0.5, 0.3, 0.2), "lam": 0.7}, CLOSED),
     "focus, nearly uniform": (FOCUS, {"pi": (0.34, 0.33, 0.33)}, CLOSED),
     "focus, stable": (FOCUS, {"pi": (0.8, 0.1, 0.1), "lam": 0.3}, CLOSED),
-    "focus, extreme": (FOCUS, {"pi": (0.97, 0.01, 0.01, 0.01), "lam": 0.999}, CLOSED),
+    "focus, extreme": (
+        FOCUS,
+        {"pi": (0.97, 0.01, 0.01, 0.01), "lam": 0.999},
+        tuple(each for each in CLOSED if each != "dilution"),  # stiff for long
+    ),
     "focus, same direction": (FOCUS, {"pi": (0.75, *[0.05] * 5), "lam": 0.02}, CLOSED),
     "focus, no limit point": (FOCUS, {"pi": (0.75, 0.25), "lam": 0.3}, CLOSED),
     "mixture": (MIXTURE, {}, ()),
     "mixture, bias 1": (MIXTURE, {"bias": 1.0}, ()),
-    "mixture, omega 0.3": (MIXTURE, {"omega": 0.3}, ()),
+    "mixture, omega 0.3": (MIXTURE, {"omega": 0.3}, STAGES),
     "mixture, corner": (MIXTURE, {"omega": 0.45, "score_stop": 1.5, "bias": 0.05, "t1": 5.0}, ()),
-    "mixture, small": (MIXTURE, {"score_stop": 0.3, "omega": 0.05, "bias": 0.8}, ()),
+    "mixture, small": (MIXTURE, {"score_stop": 0.3, "omega": 0.05, "bias": 0.8}, STAGES),
     "mixture, three groups": (MIXTURE, {"groups": 3}, ()),
-    "mixture, four tokens": (MIXTURE, {"length": 4}, ()),
+    "mixture, four tokens": (MIXTURE, {"length": 4}, STAGES),
     "mixture, many": (MIXTURE, {"groups": 8, "length": 5}, ()),
-    "mixture, large bias": (MIXTURE, {"bias": 3.0}, ()),
-    "mixture, large omega": (MIXTURE, {"omega": 2.0}, ()),
+    "mixture, large bias": (MIXTURE, {"bias": 3.0}, STAGES),
+    "mixture, large omega": (MIXTURE, {"omega": 2.0}, STAGES),
     "mixture, late stop": (MIXTURE, {"score_stop": 3.0, "omega": 0.45}, ()),
-    "mixture, early T1": (MIXTURE, {"t1": 1.0}, ()),
+    "mixture, early T1": (MIXTURE, {"t1": 1.0}, STAGES),
     "mixture, weak groups": (MIXTURE, {"bias": 2.0, "t1": 40.0, "omega": 0.2}, ()),
 }
 
@@ -171,7 +185,7 @@ def with_verdict(ledger: Ledger, verdict: Verdict) -> set[str]:
 def test_no_verdict_is_a_surprise(rows, pair: str) -> None:
     study, _, sections = PAIRS[pair]
     found = rows(pair)
-    assert len(found) == len(claims_of(study, sections)) > 100
+    assert len(found) == len(claims_of(study, sections)) > 90
     assert [(row.id, str(row.verdict), row.note) for row in found.surprises] == []
     for row in found:
         if row.verdict not in (Verdict.OUT_OF_REGIME, Verdict.NOT_CHECKABLE):
@@ -222,11 +236,12 @@ def test_both_groups_can_move_the_same_way(rows) -> None:
 def test_outside_the_hypotheses_nothing_is_measured(rows, pair: str) -> None:
     found = rows(pair, *CLOSED)
     measured = {row.id for row in found} - with_verdict(found, Verdict.OUT_OF_REGIME)
-    assert measured == {
+    any_law = {"Prop 3.8 (construction)", "ours: regime map of Prop 3.8"}  # on laws of their own
+    saddles = {"ours: saddles of the rank-one phase"} if pair == "focus, matrix" else set()
+    assert measured == any_law | saddles | {
         "Prop 3.6 (i)",
         "Prop 3.6 (eq 20)",
         "Prop 3.6 (eq 20, eta)",
-        "ours: regime map of Prop 3.8",
     }
     assert rows(pair)["Thm 3.2 (condensation time)"].verdict is (
         Verdict.OUT_OF_REGIME if pair.endswith("uniform") else Verdict.HOLDS

@@ -73,7 +73,7 @@ def test_the_default_run_walks_through_its_plateaus(seed: int) -> None:
 def test_too_large_a_start_is_no_separation() -> None:
     outcome = walk.run("focus-dilution", init_scale=0.5, until=200.0, claims=False, progress=False)
     assert outcome.stages == []
-    assert "no separation" in repr(outcome)
+    assert "no separation" in str(outcome)
 
 
 @pytest.mark.parametrize("mode", ["gd", "adam", "sgd"])
@@ -107,7 +107,7 @@ def test_a_general_chain_runs_to_its_entropy_rate() -> None:
     )
     assert outcome.loss == pytest.approx(outcome.summary["floor"], abs=1e-3)
     assert np.isclose(
-        outcome.study.chain.pi @ outcome.study.chain.transition, outcome.study.chain.pi
+        outcome.built.chain.pi @ outcome.built.chain.transition, outcome.built.chain.pi
     ).all()
 
 
@@ -160,7 +160,7 @@ def test_short_training_on_the_sample_of_appendix_e_shows_the_pattern() -> None:
     assert onto[-1] < 0.3
     groups = data["token_loss"].values
     weights = data["loss"].values
-    table = outcome.study.flow.loss(outcome.solution.final)
+    table = outcome.built.flow.loss(outcome.built.solution.final)
     assert weights[-1] == pytest.approx(table, abs=1e-12)
     assert groups[:, 3].max() > groups[0, 3] + 0.1
     first = {s.name: s.time for s in outcome.stages if s.cycle == 1}

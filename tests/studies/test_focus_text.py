@@ -21,7 +21,7 @@ from attnflow.claims import Ledger, Verdict
 from attnflow.cli import main
 from attnflow.corpus import Corpus, window_frequency
 from attnflow.models.one_layer import OneLayerAttention, attention, sequence_loss
-from attnflow.runs import plain
+from attnflow.runs import Run, plain
 from attnflow.studies.focus_text import model
 from attnflow.studies.focus_text.data import MEDIUM, track
 from attnflow.studies.focus_text.phases import PHASES, in_order, phases, retraction
@@ -63,7 +63,7 @@ def file(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def outcome(file: Path) -> walk.Outcome:
+def outcome(file: Path) -> Run:
     return walk.run(STUDY, SMALL, text=str(file), progress=False)
 
 
@@ -200,7 +200,7 @@ def test_tracked_tokens_are_frequent_and_medium_ones() -> None:
     assert len({track(corpus, ids, 20, seed=s)[3:] for s in range(5)}) > 1
 
 
-def test_a_run_on_a_chain_reaches_the_bigram_loss(outcome: walk.Outcome) -> None:
+def test_a_run_on_a_chain_reaches_the_bigram_loss(outcome: Run) -> None:
     summary = outcome.summary
     assert outcome.status == "done"
     assert summary["bigram"] < summary["unigram"] - 0.3
@@ -211,7 +211,7 @@ def test_a_run_on_a_chain_reaches_the_bigram_loss(outcome: walk.Outcome) -> None
     json.dumps(plain(outcome.as_json()), allow_nan=False)
 
 
-def test_every_claim_can_fail(outcome: walk.Outcome) -> None:
+def test_every_claim_can_fail(outcome: Run) -> None:
     ledger = outcome.claims
     assert ledger is not None
     assert not ledger.surprises, ledger.summary
@@ -224,17 +224,16 @@ def test_every_claim_can_fail(outcome: walk.Outcome) -> None:
             row.correction.run()
 
 
-def test_verdicts_flip_with_the_trajectory(outcome: walk.Outcome) -> None:
+def test_verdicts_flip_with_the_trajectory(outcome: Run) -> None:
     """The same claims on the same run, told backwards or stopped at its start."""
     from dataclasses import replace
 
-    study = outcome.study
+    study = outcome.built
     data = outcome.trajectory
-    assert outcome.solution is not None
 
     def verdicts(changed) -> dict[str, Verdict]:
-        again = FocusDilutionText(study.config)
-        again.solution = replace(outcome.solution, trajectory=changed)
+        other = replace(study.solution, trajectory=changed)
+        again = FocusDilutionText(study.config).knowing(solution=other)
         return {c.id: c.check(again).verdict for c in again.claims()}
 
     real = verdicts(data)
@@ -255,7 +254,7 @@ def test_verdicts_flip_with_the_trajectory(outcome: walk.Outcome) -> None:
     assert set(verdicts(still).values()) == {Verdict.OUT_OF_REGIME}
 
 
-def test_precision_hardly_matters(outcome: walk.Outcome, file: Path) -> None:
+def test_precision_hardly_matters(outcome: Run, file: Path) -> None:
     double = study_of(file, precision="float64").solution.trajectory["loss"].values
     single = outcome.trajectory["loss"].values
     assert 0 < np.abs(single - double).max() < 1e-3
@@ -306,7 +305,7 @@ def test_the_shorthand_runs_the_study(file: Path, tmp_path: Path, capsys) -> Non
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["examples/own_study.py", "--text", "a.txt"], "only focus-dilution trains on a text"),
+        (["examples/own_study.py", "--text", "a.txt"], "own_study.py has no such option"),
         (["focus-dilution", "--text", "a.txt", "--set", "text=b.txt"], "keep one of the two"),
         (["focus-dilution", "--text", "a.txt"], "a.txt: no such file"),
     ],

@@ -64,7 +64,7 @@ def test_a_start_that_is_too_large_is_no_separation(seed):
 
 def test_a_flow_without_a_wait_has_no_stages():
     outcome = ran(seed=5, dim=8)
-    pi = outcome.study.chain.pi
+    pi = outcome.built.chain.pi
     assert stages.find(outcome.trajectory, pi, []) == []
     assert stages.find(outcome.trajectory, pi, None)
 

@@ -33,7 +33,8 @@ def test_the_typical_length_is_the_mean_length():
 )
 def test_it_predicts_the_stages_of_runs_it_has_not_seen(keys, within):
     outcome = walk.run("focus-dilution", until=600.0, claims=False, progress=False, **keys)
-    told = timeline.predict(outcome.study.chain, outcome.config.dim, outcome.config.scale)
+    study = outcome.built
+    told = timeline.predict(study.chain, study.config.dim, study.config.scale)
     measured = {s.name: s.time for s in outcome.stages if s.cycle == 1}
     for name in ("focus", "dilution", "new direction"):
         assert measured[name] == pytest.approx(told.times[name], rel=within), name

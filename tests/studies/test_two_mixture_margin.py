@@ -82,12 +82,12 @@ def test_the_feature_is_that_of_equation_two():
 
 def test_uniform_attention_is_not_separable_and_stage_two_makes_it_so():
     run = algorithm.three_stages(TWO, 0.1, 0.5, 20.0, 1.0)
-    assert run.attention is not None
-    before = margin(run.attention.flow, run.neurons.final)
+    hard = symmetric_flow(TWO.orbits.restricted(agreement=-1), 0.1, 0.5)
+    before = margin(hard, run.at_t1)
     flow = symmetric_flow(TWO.orbits, 0.1, 0.5)
     assert margin(flow, flow.start).value == 0.0
-    assert margin(flow, run.neurons.final, "actual").value == 0.0
-    after = margin(flow, run.attention.final)
+    assert margin(flow, run.at_t1, "actual").value == 0.0
+    after = margin(flow, run.at_t2)
     assert after.value == pytest.approx(0.4334, abs=1e-4)
     assert after.lower == pytest.approx(after.upper, rel=1e-9)
     assert before.upper < 1e-12  # the conflicting samples alone

@@ -20,6 +20,7 @@ from attnflow.models.two_head import TwoHeadClassifier, weight_flow
 from attnflow.models.two_head_gram import gram_flow, head_scores, infinite_width_start
 from attnflow.models.two_head_reduced import symmetric_flow
 from attnflow.reduce import gram_descent
+from attnflow.runs import Run, open_run
 from attnflow.studies import config as configs
 from attnflow.studies.two_mixture import algorithm, descent, observables, stages, theory
 from attnflow.studies.two_mixture.claims import sliding
@@ -32,7 +33,7 @@ STUDY = "two-mixture"
 
 
 @cache
-def outcome(**keys) -> walk.Outcome:
+def outcome(**keys) -> Run:
     return walk.run(STUDY, claims=False, progress=False, **keys)
 
 
@@ -225,27 +226,27 @@ def test_a_gate_that_slides_is_followed_and_said():
     found = outcome(length=5, omega=0.3, until=25.0)
     slid = [s for s in found.summary["gates"] if s["state"] == "sliding"]
     assert slid[0]["time"] == pytest.approx(3.0983, abs=1e-3)
-    mode = found.solution.sliding[0]
-    on, off = sliding.rates(found.solution, mode.begins, mode.sliding[0])
+    mode = found.built.solution.sliding[0]
+    on, off = sliding.rates(found.built.solution, mode.begins, mode.sliding[0])
     assert on < 0 < off
     assert mode.share[0][0] == pytest.approx(off / (off - on), rel=1e-6)
 
 
 def test_powers_add_up_to_the_fall_of_the_loss_while_a_gate_slides():
     found = outcome(length=5, omega=0.3, until=25.0)
-    mode, data = found.solution.sliding[0], found.trajectory
+    mode, data = found.built.solution.sliding[0], found.trajectory
     t = data["time"].values
     inside = (t > mode.begins) & (t < mode.ends)
     times = t[inside][2:-2:5]
-    h, flow = 1e-3, found.study.symmetric
+    h, flow = 1e-3, found.built.symmetric
     ahead, behind = (
-        np.array([float(flow.loss_of(found.solution.at(x + s * h))) for x in times])
+        np.array([float(flow.loss_of(found.built.solution.at(x + s * h))) for x in times])
         for s in (1, -1)
     )
     falls = -(ahead - behind) / (2 * h)
     powers = (data["neuron_power"] + data["attention_power"]).sel(time=times).values
     np.testing.assert_allclose(powers, falls, rtol=1e-3)
-    held = [sum(flow.powers(found.solution.at(x))) for x in times]
+    held = [sum(flow.powers(found.built.solution.at(x))) for x in times]
     assert np.abs(np.array(held) / falls - 1).max() > 0.05  # without the shares they do not
 
 
@@ -271,7 +272,7 @@ def test_the_attention_stage_holds_the_conflicting_half_time(keys):
     times = {s.name: s.time for s in found.stages}
     half = found.summary["half_times"]
     assert half["1"] < times["attention"] < half["-1"] < times["convergence"]
-    expected = theory.gate_time(found.config.bias, found.config.groups)
+    expected = theory.gate_time(found.config["bias"], found.config["groups"])
     assert times["neurons 1.2"] == pytest.approx(expected, rel=0.3)  # descent: ten steps a row
 
 
@@ -291,7 +292,7 @@ def test_a_run_on_disk_opens_as_it_was(tmp_path):
     kept = walk.run(
         STUDY, until=140.0, out=tmp_path / "run", claims=False, report=False, progress=False
     )
-    again = walk.reopen(tmp_path / "run")
+    again = open_run(tmp_path / "run")
     assert again.summary == kept.summary
     assert [e.name for e in again.events] == [e.name for e in kept.events]
     for name in kept.trajectory.data_vars:
@@ -308,13 +309,13 @@ def test_a_run_on_disk_opens_as_it_was(tmp_path):
 )
 def test_every_figure_draws_with_named_axes(keys):
     found = outcome(**keys)
-    for name, function in found.figure_functions.items():
+    for name, function in found.built.figures().items():
         figure = function(found.trajectory, found.stages)
         labels = [a.get_xlabel() for a in figure.axes] + [a.get_ylabel() for a in figure.axes]
         assert any(labels), name
         assert all("(" in label for label in labels if label), (name, labels)
     wanted = {"losses", "neurons", "scores", "attention-maps", "share", "margin"}
-    assert wanted <= set(found.figure_functions)
+    assert wanted <= set(found.built.figures())
 
 
 # --- Config and bad input.

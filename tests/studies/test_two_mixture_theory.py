@@ -98,7 +98,7 @@ def test_neurons_are_continuous_at_the_switch():
 
 @pytest.mark.parametrize(("omega", "expected"), LENGTHS.items())
 def test_length_of_stage_two(omega, expected):
-    length, *_ = common.stage_two(*alignments(), BIAS, omega, 1.0)
+    length = common.stage_two(*alignments(), BIAS, omega, 1.0).time
     assert length == pytest.approx(expected, abs=1e-4)
 
 
@@ -129,9 +129,9 @@ def test_stage_two_on_all_sixteen_scores():
 def test_linear_phase(groups):
     """Relative error below the size of the scores, for any number of groups."""
     omega, (gamma, a) = 1e-3, alignments()
-    _, dense, system = common.stage_two(gamma, a, BIAS, omega, 1.0, groups)
+    stage = common.stage_two(gamma, a, BIAS, omega, 1.0, groups)
     time = 0.5 * theory.attention_time(gamma, omega, groups)
-    state = system.layout.unflatten(dense(time))
+    state = stage.at(time)
     share = (groups - 1) / groups
     closed = theory.linear_phase(time, gamma, omega, groups)
     assert share * state["S_diff"][0, 1] == pytest.approx(closed["c.S v"], rel=2e-3)
@@ -143,7 +143,7 @@ def test_slope_of_stage_two():
     gamma, a = alignments()
     assert theory.attention_slope(gamma) == pytest.approx(29.0164, abs=1e-4)
     for groups in (2, 8):
-        one, two = (common.stage_two(gamma, a, BIAS, w, 1.0, groups)[0] for w in (3e-3, 1e-3))
+        one, two = (common.stage_two(gamma, a, BIAS, w, 1.0, groups).time for w in (3e-3, 1e-3))
         local = (two - one) / math.log(3)
         assert local == pytest.approx(theory.attention_slope(gamma, groups), rel=1e-4)
 
@@ -171,7 +171,7 @@ def test_best_end_of_stage_one(omega):
     assert around[1] < min(around[0], around[2])
 
     def measured(t1):
-        return t1 + common.stage_two(*alignments(t1=t1), BIAS, omega, 1.0)[0]
+        return t1 + common.stage_two(*alignments(t1=t1), BIAS, omega, 1.0).time
 
     others = [measured(best * x) for x in (0.5, 0.75, 1.4, 2.0)]
     assert measured(best) < 1.02 * min(others)

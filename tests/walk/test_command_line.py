@@ -11,6 +11,7 @@ import pytest
 
 from attnflow.cli import main
 
+SPRING = Path(__file__).with_name("spring.py")
 FAST = ["--set", "until=30", "--set", "dim=3"]
 
 
@@ -122,13 +123,20 @@ def test_a_run_of_a_newer_format_is_refused(tmp_path: Path, capsys) -> None:
     assert "format" in capsys.readouterr().err
 
 
-def test_an_existing_run_is_not_replaced_unasked(tmp_path: Path, capsys) -> None:
-    out = str(tmp_path / "r")
-    assert run_fast("--out", out) == 0
-    assert run_fast("--out", out) == 2
-    assert "already holds a finished run" in capsys.readouterr().err
-    assert run_fast("--out", out, "--resume") == 0
-    assert run_fast("--out", out, "--overwrite") == 0
+def test_a_finished_run_is_opened_and_never_replaced_unasked(tmp_path: Path, capsys) -> None:
+    out = tmp_path / "r"
+    words = ["run", str(SPRING), "--out", str(out)]
+    assert main(words) == 0
+    before = {p: p.stat().st_mtime_ns for p in out.rglob("*")}
+    for more in ([], ["--resume"]):
+        capsys.readouterr()
+        assert main([*words, *more]) == 0
+        assert "opened     a finished run of" in capsys.readouterr().out
+        assert {p: p.stat().st_mtime_ns for p in out.rglob("*")} == before
+    assert main([*words, "--set", "seed=1"]) == 2
+    assert "holds another run: its seed is 0, not 1" in capsys.readouterr().err
+    assert main([*words, "--overwrite"]) == 0
+    assert "not run again" not in capsys.readouterr().out
 
 
 def test_a_users_own_study_in_a_file_runs_and_is_checked(tmp_path: Path, capsys) -> None:

@@ -232,9 +232,20 @@ def _defect(found: Measurement, expected: Verdict, rechecks: Mapping[str, Verdic
     return ""
 
 
+FILES = "attnflow_user_"
+"""How the modules of study files are called."""
+
+
 def _register(study: str, new: Claim) -> None:
-    """Add a claim; a cell or module that is run again replaces its own claim, nobody else's."""
+    """Add a claim; a cell or module that is run again replaces its own claim, nobody else's.
+
+    All claims of an edited study file (or of a copy) take the place of those of the last one.
+    """
     known = _REGISTRY.setdefault(study, {})
+    module = _origin(new)[0]
+    for key, there in [*known.items()] if module.startswith(FILES) else ():
+        if _origin(there)[0].startswith(FILES) and _origin(there)[0] != module:
+            del known[key]
     old = known.get((new.id, new.part))
     if old is not None and _origin(old) != _origin(new):
         raise InputError("id", f"'{new.id}' ({new.part}) is already claimed for study {study}")

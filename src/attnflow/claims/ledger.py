@@ -23,7 +23,7 @@ Progress = Callable[[int, int, Row], None]
 """Called after each claim with how many are done, how many there are, and the row."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Ledger:
     """Rows in the order in which they were checked.
 
@@ -128,6 +128,9 @@ class Ledger:
     def rich_table(self) -> Table:
         """A table for the terminal."""
         return show.rich_table(self.rows, self.summary)
+
+    def __repr__(self) -> str:
+        return f"Ledger({len(self)} claims: {self.summary})"
 
     def _repr_html_(self) -> str:
         return show.html(self.rows, self.summary)

@@ -126,7 +126,7 @@ def descend(
     """
     where: Store = option("store", store, Store)
     most: Limits = option("limits", limits, Limits)
-    dt = _time_step(optimiser)
+    dt = time_step(optimiser)
     phases = phases_of(flow, start, until)
     for phase in phases:
         _total(phase, dt, MOST if most.steps is None else most.steps)
@@ -149,16 +149,18 @@ def descend(
     return run.solution(flow, status, sentence, again)
 
 
-def _time_step(optimiser: Optimiser) -> float:
+def time_step(optimiser: Optimiser) -> float:
+    """By how much a step advances time; its numbers are checked."""
     if not isinstance(optimiser, GradientDescent | Momentum | Adam):
         raise InputError(
             "optimiser", f"{shown(optimiser)}; GradientDescent, Momentum or Adam, with its rate"
         )
     rate = positive("rate", optimiser.rate)
     if isinstance(optimiser, Momentum):
-        if not 0 <= optimiser.momentum < 1:
-            raise InputError("momentum", f"{optimiser.momentum}; at least 0 and below 1")
-        return rate / (1 - optimiser.momentum)
+        mu = optimiser.momentum
+        if not (isinstance(mu, int | float) and 0 <= mu < 1):
+            raise InputError("momentum", f"{shown(mu)}; at least 0 and below 1")
+        return rate / (1 - mu)
     return rate
 
 

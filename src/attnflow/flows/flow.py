@@ -168,13 +168,16 @@ class System:
         self._conserved = jax.jit(lambda y: self._trace_conserved(y))
         self._guards = jax.jit(lambda y: self.trace_guards(y))
         self._guard_rate = jax.jit(lambda y, v: jax.jvp(self.trace_guards, (y,), (v,))[1])
+        self._sound = False
         self._compiled: dict[Any, Any] = {}
         self._sent: tuple[Any, Any] = (None, None)
 
     def compiled(self, key: Any, function: Callable[..., Any]) -> Callable[..., Any]:
         """`function` of the flat vector, compiled once per key for as long as the flow lives."""
         try:
-            return self._compiled.setdefault(key, jax.jit(function))
+            if key not in self._compiled:  # `jax.jit` alone costs as much as a small call
+                self._compiled[key] = jax.jit(function)
+            return self._compiled[key]
         except TypeError:  # a measurement that cannot be hashed is compiled anew
             return jax.jit(function)
 
@@ -276,14 +279,8 @@ class System:
     def check(self, y: Vector) -> None:
         """Refuse, in one sentence, a start or a flow that cannot be solved."""
         self._check_start(y)
-        state = jax.ShapeDtypeStruct((self.size,), np.float64)
-        if self.has_loss and not self._is_number(y):
-            shape = shape_of("loss", self.trace_loss, state, self.layout)
-            if getattr(shape, "shape", None) != ():
-                given = shown(str(getattr(shape, "shape", type(shape))))
-                raise InputError("loss", f"returns shape {given}; a loss returns one number")
-        if not self.flow.host:
-            shape_of("velocity", self.trace_velocity, state, self.layout)
+        if not self._sound:
+            self._check_functions(y)
         out = np.empty_like(y)
         self.rhs(y, out)
         bad = [b.name for b in self.layout.blocks if not np.isfinite(out[b.start : b.stop]).all()]
@@ -293,6 +290,18 @@ class System:
                 f"the velocity of {bad[0]} is NaN or infinite at the start; a flow must be finite "
                 "there",
             )
+        self._sound = True
+
+    def _check_functions(self, y: Vector) -> None:
+        """Trace loss and velocity once: a sentence for what goes wrong in them."""
+        state = jax.ShapeDtypeStruct((self.size,), np.float64)
+        if self.has_loss and not self._is_number(y):
+            shape = shape_of("loss", self.trace_loss, state, self.layout)
+            if getattr(shape, "shape", None) != ():
+                given = shown(str(getattr(shape, "shape", type(shape))))
+                raise InputError("loss", f"returns shape {given}; a loss returns one number")
+        if not self.flow.host:
+            shape_of("velocity", self.trace_velocity, state, self.layout)
 
     def _is_number(self, y: Vector) -> bool:
         """Whether the loss of a small closed form is a number in NumPy: nothing to trace then."""

@@ -19,6 +19,8 @@ from attnflow.flows.users import shape_of, takes_two
 
 RESERVED = ("time", "step", "state", "speed", "parameter", "gates", "gate", "phase")
 """Names of columns and axes that a trajectory has of its own."""
+NATIVE = 256
+"""Up to so many numbers, what NumPy can measure of a closed form is not compiled."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +147,7 @@ class _Fused:
         gated = system.gates is not None
         self._two = {key: gated and takes_two(f) for key, f in functions.items()}
         self._here: set[Any] = set()
+        self._buffer: Vector | None = None
 
     def shapes(self, y: Vector) -> dict[Any, tuple[int, ...]]:
         """The shape of every value; also finds out which functions stay in NumPy."""
@@ -185,9 +188,21 @@ class _Fused:
         if there:
             name = ("probes", tuple((k, self._functions[k]) for k in there))
             compiled = self._system.compiled(name, lambda y, u: self._trace(there, y, u))
-            values = compiled(self._system.sent(y), u)
-            found |= {key: np.asarray(v) for key, v in zip(there, values, strict=True)}
+            values = compiled(self._sent(y), u)
+            # A copy: a value may be a view of the buffer.
+            found |= {key: np.array(v) for key, v in zip(there, values, strict=True)}
         return found
+
+    def _sent(self, y: Vector) -> Any:
+        """`y` for a compiled call: at 64 bytes, where JAX reads it without a copy of its own."""
+        if self._system.gates is not None:
+            return self._system.sent(y)
+        if self._buffer is None:
+            room = np.empty(y.nbytes + 64, np.uint8)
+            first = -room.ctypes.data % 64
+            self._buffer = room[first : first + y.nbytes].view(np.float64)
+        self._buffer[:] = y  # the values of the last call were all read before
+        return self._buffer
 
     def trace(self, kinds: tuple[str, ...], y: Any) -> dict[Any, Any]:
         wanted = [key for key in self._functions if key[0] in kinds]
@@ -204,7 +219,7 @@ class _Fused:
 
     def _native(self, key: Any, y: Vector) -> Any:
         """The value in NumPy, for systems so small that nothing should be compiled."""
-        if not self._system.native:
+        if not (self._system.flow.host and self._system.size <= NATIVE):
             return None
         theta = self._system.layout.unflatten(y)
         try:

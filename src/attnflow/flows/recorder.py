@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -258,22 +258,33 @@ class Bounds:
 
 @contextmanager
 def interruptible() -> Iterator[threading.Event]:
-    """Turns the first Ctrl-C into a flag the step loop reads; the second one raises as usual."""
+    """Turns the first Ctrl-C into a flag the step loop reads; the second one raises as usual.
+
+    So with SIGTERM and SIGHUP where a handler waits for them, which hears of it too; a signal that
+    is ignored, or ends the process at once, is left alone.
+    """
     asked = threading.Event()
+    known = (getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP"))
+    handlers: dict[Any, Any] = {each: signal.getsignal(each) for each in known if each}
     if threading.current_thread() is not threading.main_thread():
-        yield asked
-        return
-    previous = signal.getsignal(signal.SIGINT)
+        handlers = {}
+    handlers = {each: handler for each, handler in handlers.items() if callable(handler)}
 
     def ask(signum: int, frame: Any) -> None:
         asked.set()
-        signal.signal(signal.SIGINT, previous)
+        put(handlers)
+        with suppress(KeyboardInterrupt):
+            handlers[signum](signum, frame)
 
-    signal.signal(signal.SIGINT, ask)
+    def put(new: Mapping[Any, Any]) -> None:
+        for each, handler in new.items():
+            signal.signal(each, handler)
+
+    put(dict.fromkeys(handlers, ask))
     try:
         yield asked
     finally:
-        signal.signal(signal.SIGINT, previous)
+        put(handlers)
 
 
 def squared_norm(y: Vector) -> float:

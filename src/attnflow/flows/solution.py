@@ -120,7 +120,9 @@ class Solution:
         known = self._known()
         if not set(wanted.tolist()) <= set(known):
             inner = np.unique(wanted[wanted > 0])
-            solved = self.again(save=inner, store=replace(self._again["store"], states=True))
+            # Nothing is watched: neither observables nor marks change a step.
+            store = replace(self._again["store"], states=True)
+            solved = self.again(save=inner, observe=None, marks=None, stops=None, store=store)
             found, rows = solved.trajectory["time"].values, solved.trajectory["state"].values
             nearest = np.abs(found[None, :] - inner[:, None]).argmin(axis=1)
             known |= dict(zip(inner.tolist(), rows[nearest], strict=True))

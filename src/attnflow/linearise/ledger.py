@@ -1,129 +1,59 @@
-"""The saddle ledger: where a trajectory waited, which mode freed it, and when it had to leave."""
+"""The saddle ledger: where a trajectory waited, which mode freed it, and when it had to leave.
+
+The law of an escape is the one in force where the plateau is left, decided by the solver's own rows
+(`escape`). The critical point says which mode it is and predicts its rate; it is the plateau's own
+only if it lies within the plateau's extent.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from attnflow._errors import InputError
 from attnflow._precision import float64
-from attnflow.flows.driver import integrate
-from attnflow.flows.flow import FlowLike
+from attnflow.flows.flow import FlowLike, System
 from attnflow.flows.layout import Params
-from attnflow.flows.options import Solver, Store
-from attnflow.flows.solution import Solution, Status
-from attnflow.linearise.escape import (
-    Algebraic,
-    Growth,
-    algebraic_law,
-    exponential_window,
-    predicted_leave,
-)
+from attnflow.flows.solution import Solution
+from attnflow.linearise.escape import Law, algebraic, exponential, predicted_leave
+from attnflow.linearise.modes import Spectrum, spectrum
 from attnflow.linearise.newton import CriticalPoint, critical_point
-from attnflow.linearise.records import SaddleTable
+from attnflow.linearise.records import SaddleLedger, Wait, counted
+from attnflow.linearise.rows import Escape, growth_rate, velocity, with_states
 from attnflow.observe.stages import Plateau, plateaus
 
 if TYPE_CHECKING:
     import xarray as xr
 
-SAMPLES = 64
-"""States looked at on each plateau."""
-
 SAME = 0.02
 """Rates within this share of the top one belong to the same (multiple) eigenvalue."""
 
+AGREES = 0.1
+"""A growth belongs to a mode when it is within this share of the mode's rate."""
 
-@dataclass(frozen=True)
-class Saddle:
-    """One plateau of a trajectory and the critical point behind it."""
+IN_TIME = 0.1
+"""A law is said when it ends the plateau within this share of the wait."""
 
-    number: int
-    plateau: Plateau
-    point: CriticalPoint
-    rates: tuple[float, ...]
-    """The distinct unstable rates, largest first."""
-    blocks: str
-    """Which weights move in the leading mode, with their shares."""
-    growth: Growth | None
-    """Measured growth of the leading mode."""
-    algebraic: Algebraic | None
-    leave_predicted: float
-    sentence: str
+ACTS = 0.1
+"""A mode that cannot grow by this e-fold during the whole plateau did not free the flow."""
 
-    @property
-    def loss(self) -> float:
-        """Of the refined point; of the trajectory where it did not converge."""
-        return self.point.loss if self.point.converged else self.plateau.loss
-
-    @property
-    def rate_predicted(self) -> float:
-        return self.rates[0] if self.rates else float("nan")
-
-    @property
-    def rate_measured(self) -> float:
-        return self.growth.rate if self.growth and self.growth.exists else float("nan")
-
-    def as_dict(self) -> dict[str, Any]:
-        """The row of the ledger; None where something is not known."""
-        row = {
-            "number": self.number,
-            "loss": self.loss,
-            "time": self.plateau.time,
-            "enter": self.plateau.enter,
-            "leave": self.plateau.leave,
-            "leave_predicted": self.leave_predicted,
-            "converged": self.point.converged,
-            "gradient": self.point.speed,
-            "index": self.point.index,
-            "nullity": self.point.nullity,
-            "rates": list(self.rates),
-            "blocks": self.blocks,
-            "rate_predicted": self.rate_predicted,
-            "rate_measured": self.rate_measured,
-            "efolds": self.growth.efolds if self.growth else 0.0,
-            "note": self.sentence,
-        }
-        return {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()}
-
-
-@dataclass(frozen=True, repr=False)
-class SaddleLedger(SaddleTable):
-    """Every plateau of a trajectory, in order, with the critical point behind it."""
-
-    saddles: tuple[Saddle, ...]
-    sentence: str
-
-    def __iter__(self) -> Iterator[Saddle]:
-        return iter(self.saddles)
-
-    def __len__(self) -> int:
-        return len(self.saddles)
-
-    def __getitem__(self, k: int) -> Saddle:
-        return self.saddles[k]
-
-    def records(self) -> list[dict[str, Any]]:
-        return [saddle.as_dict() for saddle in self.saddles]
+WAITS = 1.0
+"""A run that ends on a saddle waits there when its top mode could have grown by this e-fold."""
 
 
 @float64
 def saddle_ledger(
-    source: Solution | Any,
-    *,
-    prominence: float = 0.15,
-    rtol: float | None = None,
-    tolerance: float = 1e-10,
-    max_iterations: int = 40,
+    source: Solution | Any, *, prominence: float = 0.15, rtol: float | None = None
 ) -> SaddleLedger:
     """Find the plateaus of a solve, refine each to a critical point on its leaf, and list them.
 
     `source` is a `Solution` of `integrate`, or anything with one as its `solution` (a run, a
-    study). The states on the plateaus are solved for again at `rtol` (default: the solve's own,
-    at most 1e-8). A refinement that does not converge is listed with what is known.
+    study). A solve that kept its states is read as it is; any other is solved again at `rtol`
+    (default: the solve's own, at most 1e-8). A refinement that does not converge is listed with
+    what is known.
     """
     solution = source if isinstance(source, Solution) else getattr(source, "solution", None)
     if not isinstance(solution, Solution) or solution.solver.get("engine") == "descent":
@@ -132,11 +62,10 @@ def saddle_ledger(
         solution.flow,
         solution.start,
         solution.trajectory,
+        final=solution.final,
         engine=solution.solver["engine"],
         prominence=prominence,
         rtol=min(solution.rtol, 1e-8) if rtol is None else rtol,
-        tolerance=tolerance,
-        max_iterations=max_iterations,
     )
 
 
@@ -146,112 +75,208 @@ def trajectory_ledger(
     start: Params,
     trajectory: xr.Dataset,
     *,
+    final: Params | None = None,
     engine: str = "auto",
     prominence: float = 0.15,
     rtol: float = 1e-8,
-    tolerance: float = 1e-10,
-    max_iterations: int = 40,
 ) -> SaddleLedger:
-    """`saddle_ledger` of a trajectory with `loss` and `speed` that `flow` took from `start`."""
+    """`saddle_ledger` of a trajectory with `loss` and `speed` that `flow` took from `start`.
+
+    Whether it ends on a saddle is only told where `final` is given, the state at its end.
+    """
     if not {"loss", "speed"} <= set(map(str, trajectory.data_vars)):
         raise InputError("source", "no loss was observed; a ledger needs a flow with a loss")
-    t, speed, loss = (trajectory[n].values for n in ("time", "speed", "loss"))
-    found = plateaus(t, speed, loss, prominence=prominence, start=True)
-    if not found:
-        return SaddleLedger((), "no separation: the flow never waits.")
-    times = np.unique(np.concatenate([np.linspace(p.enter, p.leave, SAMPLES) for p in found]))
-    again = integrate(
-        flow,
-        start,
-        until=float(times[-1]),
-        save=times,
-        store=Store(states=True),
-        rtol=rtol,
-        solver=Solver(engine=engine),
-        progress=False,
-    )
-    if again.status is Status.INTERRUPTED:
-        raise KeyboardInterrupt
-    if not again.status.complete:
-        return SaddleLedger(
-            (), f"not listed: the plateaus could not be solved again, {again.sentence}"
+    found = _plateaus(trajectory, prominence, end=final is not None)
+    last = found.pop() if found and found[-1].open else None
+    data, system, missed = trajectory, flow.bind(start), ""
+    if found:
+        data, failed = with_states(
+            flow, start, trajectory, _fastest(trajectory, found[-1]), rtol, engine
         )
-    saddles = tuple(
-        _saddle(k, plateau, again, tolerance, max_iterations) for k, plateau in enumerate(found, 1)
-    )
-    refined = sum(s.point.converged for s in saddles)
-    many = "1 plateau" if len(saddles) == 1 else f"{len(saddles)} plateaus"
-    return SaddleLedger(saddles, f"{many}, {refined} refined to critical points.")
+        # Of the rows with their states: at a blow-up two solves may be apart by many times its
+        # length.
+        own = found if data is trajectory else _plateaus(data, prominence)
+        if failed and len(own) < len(found):
+            missed = f" {len(found) - len(own)} could not be solved again: {failed}"
+        found = own
+    first = int(not found or found[0].enter > data["time"].values[0])  # the start is number 0
+    waits = [_wait(k, p, Escape.of(system, data, p), start) for k, p in enumerate(found, first)]
+    if last is not None and final is not None:
+        number = len(waits) + (first if waits else int(last.enter > 0))
+        waits += _still(number, last, system, start, final, trajectory)
+    if not waits:
+        return SaddleLedger((), missed.strip() or "no separation: the flow never waits.")
+    rows = [wait.as_dict() for wait in waits]
+    return SaddleLedger(tuple(waits), f"{counted(rows)} to critical points.{missed}")
 
 
-def _saddle(
-    number: int, plateau: Plateau, again: Solution, tolerance: float, max_iterations: int
-) -> Saddle:
-    data = again.trajectory
-    inside = (data["time"].values >= plateau.enter) & (data["time"].values <= plateau.leave)
-    t = data["time"].values[inside]
-    states, speeds = data["state"].values[inside], data["speed"].values[inside]
-    layout = again.flow.bind(again.start).layout
-    rising = int(np.argmin(speeds))
+def _plateaus(data: xr.Dataset, prominence: float, end: bool = False) -> list[Plateau]:
+    t, speed, loss = (data[n].values for n in ("time", "speed", "loss"))
+    return plateaus(t, speed, loss, prominence=prominence, start=True, end=end)
+
+
+def _fastest(data: xr.Dataset, plateau: Plateau) -> int:
+    """The row of the fastest moment after a plateau."""
+    t, speed = data["time"].values, data["speed"].values
+    left = min(int(np.searchsorted(t, plateau.leave)), len(t) - 1)
+    return left + int(np.nanargmax(speed[left:]))
+
+
+def _still(
+    number: int, plateau: Plateau, system: System, start: Params, final: Params, data: xr.Dataset
+) -> list[Wait]:
+    """The saddle on which a trajectory ends; nothing where it ends on none, as at a minimum."""
+    t, speed = data["time"].values, data["speed"].values
+    tail = t >= plateau.enter
+    path = float(np.trapezoid(speed[tail], t[tail]))  # no state of the stretch is further away
+    waited = float(t[-1] - plateau.enter)
+    y = system.layout.flatten(final)
+    v = velocity(system, y)
+    growth = growth_rate(system, y, v)
+    grows = growth * waited >= ACTS
+    if grows:
+        # A start may not have moved yet. Where s = k r^q, r is q s / (d log s / dt).
+        path = max(path, 3 * float(np.linalg.norm(v)) / growth)
+    if not path > 0 or not (grows or _may_leave(spectrum(system.flow, final), v, waited, path)):
+        return []
+    point = critical_point(system.flow, final, leaf=start, within=path, max_iterations=40)
+    if point.spectrum is None:
+        return []
+    top = _top_rate(point.spectrum)
+    if top * waited < WAITS and not grows:
+        return []
+    mode = "without an unstable mode" if top * waited < WAITS else f"its top rate is {top:.5g}"
+    words = f"the run ends here: {mode}"
+    return [Wait(number, plateau, "still waiting", point, path, sentence=words)]
+
+
+def _may_leave(here: Spectrum, v: np.ndarray, waited: float, path: float) -> bool:
+    """Whether a state may lie beside a saddle: something grows, and the point where the linearised
+    flow stands still is near. Far cheaper than a search, which most runs do not need at their end.
+    """
+    acts = np.abs(here.rates) * waited >= ACTS
+    away = (np.real(here.modes) @ v)[acts] / np.real(here.rates)[acts]
+    return _top_rate(here) * waited >= WAITS and float(np.linalg.norm(away)) <= path
+
+
+def _top_rate(found: Spectrum) -> float:
+    return float(np.real(found.rates).max())
+
+
+def _wait(number: int, plateau: Plateau, escape: Escape, start: Params) -> Wait:
     point = critical_point(
-        again.flow,
-        layout.numpy(states[rising]),
-        leaf=again.start,
-        tolerance=tolerance,
-        max_iterations=max_iterations,
+        escape.system.flow,
+        escape.system.layout.numpy(escape.near),
+        leaf=start,
+        within=escape.extent or None,
+        tolerance=1e-8,
+        max_iterations=40,
     )
-    spectrum = point.spectrum
-    if spectrum is None:
-        return Saddle(
-            number,
-            plateau,
-            point,
-            (),
-            "",
-            None,
-            algebraic_law(t[rising:], speeds[rising:]),
-            float("nan"),
-            point.sentence,
-        )
-    rates = np.real(spectrum.rates)
-    unstable = rates > 1e-6 * max(spectrum.scale, float(np.abs(rates).max()))
-    leaving = (states - layout.flatten(point.theta)) @ np.real(spectrum.modes).T
-    if not unstable.any() or rates[0] * (plateau.leave - plateau.enter) < 0.1:
-        # A mode that cannot grow by a tenth during the whole plateau did not free the flow.
-        law = algebraic_law(t[rising:], speeds[rising:])
-        words = law.sentence if law else "no unstable mode: a minimum, or a slow manifold"
-        leave = law.leave if law else float("nan")
-        return Saddle(number, plateau, point, (), "", None, law, leave, words)
-    top = unstable & (rates >= rates[0] * (1 - SAME))
-    growth = exponential_window(t, np.linalg.norm(leaving[:, top], axis=1))
-    leave = predicted_leave(rates[unstable], leaving[0, unstable], plateau.enter, speeds[-1])
-    if growth.exists:
-        words = f"grew at {growth.rate:.5g} over {growth.efolds:.1f} e-folds"
-    else:
-        words = f"no exponential window ({growth.efolds:.1f} e-folds)"
-    return Saddle(
+    modes = _Modes.of(point, escape)
+    seen = _laws(escape, modes)
+    law = min((x for x in seen if x.holds), key=lambda x: x.residual, default=None)
+    wait = Wait(
         number,
         plateau,
+        "saddle" if point.converged else "bottleneck",
         point,
-        _distinct(rates[unstable]),
-        _blocks(spectrum, top),
-        growth,
-        None,
-        leave,
-        words,
+        escape.extent,
+        modes.rates if modes is not None else (),
+        modes.blocks if modes is not None else "",
+        law,
+        float("nan") if law is None else _leave(escape, law, modes),
+        _words(point, law, seen),
     )
+    if law is None or abs(wait.exit_ratio - 1) <= IN_TIME:
+        return wait
+    words = f"no law: {law.tried}, but it would leave after {wait.exit_ratio:.2f} of the wait"
+    return replace(wait, law=None, sentence=words)
 
 
-def _distinct(rates: np.ndarray) -> tuple[float, ...]:
-    """The rates without their multiplicities, at most four."""
-    kept: list[float] = []
-    for rate in rates:
-        if not kept or rate < kept[-1] * (1 - SAME):
-            kept.append(float(rate))
-    return tuple(kept[:4])
+def _leave(escape: Escape, law: Law, modes: _Modes | None) -> float:
+    """When a law ends the plateau: that of the point's own modes, or else as it was fitted."""
+    if law.name == "exponential" and modes is not None:
+        return modes.leave(escape, law.first)
+    grown = math.log(escape.level / escape.speed[law.first])
+    return float(escape.time[law.first]) + law.wait(grown)
 
 
-def _blocks(spectrum: Any, top: np.ndarray) -> str:
+def _laws(escape: Escape, modes: _Modes | None) -> list[Law]:
+    """Both laws as fitted: the powers of the speed, and the exponential of the point's top mode.
+
+    Without a mode the speed has to be an exponential, which no passage between two powers is for
+    long: over three e-folds, more closely. A mode that grows at another rate than its own does not
+    follow its law; then only the powers are left.
+    """
+    speed = np.log(escape.speed), escape.growth, escape.leave
+    found = [algebraic(*speed)]
+    if modes is None:
+        found.append(exponential(*speed, band=0.05, least=3.0))
+    else:
+        grown = exponential(*modes.growth(escape), escape.leave)
+        agrees = grown is not None and abs(grown.rate / modes.rates[0] - 1) <= AGREES
+        found.append(grown if agrees else None)
+    return [law for law in found if law is not None]
+
+
+def _words(point: CriticalPoint, law: Law | None, seen: list[Law]) -> str:
+    said = [] if point.converged else [point.sentence]
+    if law is not None:
+        said.append(law.sentence)
+    else:
+        said.append("no law" + (f" ({', '.join(x.tried for x in seen)})" if seen else ""))
+    return "; ".join(said)
+
+
+@dataclass(frozen=True)
+class _Modes:
+    """The unstable modes of a refined point that can act during its plateau."""
+
+    theta: np.ndarray
+    all_rates: np.ndarray
+    modes: np.ndarray
+    top: int
+    """How many belong to the top rate."""
+    blocks: str
+
+    @classmethod
+    def of(cls, point: CriticalPoint, escape: Escape) -> _Modes | None:
+        spectrum = point.spectrum
+        if spectrum is None:
+            return None
+        rates = np.real(spectrum.rates)
+        waited = float(escape.time[escape.leave] - escape.time[0])
+        acts = (rates > 1e-6 * spectrum.scale) & (rates * waited >= ACTS)
+        if not acts.any():
+            return None
+        rates, modes = rates[acts], np.real(spectrum.modes)[acts]
+        top = int(np.sum(rates >= rates[0] * (1 - SAME)))
+        theta = escape.system.layout.flatten(point.theta)
+        return cls(theta, rates, modes, top, _blocks(spectrum, np.flatnonzero(acts)[:top]))
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """The rates without their multiplicities, at most four."""
+        kept: list[float] = []
+        for rate in self.all_rates:
+            if not kept or rate < kept[-1] * (1 - SAME):
+                kept.append(float(rate))
+        return tuple(kept[:4])
+
+    def growth(self, escape: Escape) -> tuple[np.ndarray, np.ndarray]:
+        """The log of the amplitude of the top modes, and its growth rate, at every row."""
+        amplitude = (escape.states - self.theta) @ self.modes[: self.top].T
+        moving = escape.velocity @ self.modes[: self.top].T
+        squares = np.maximum(np.sum(amplitude**2, axis=1), 1e-300)
+        return 0.5 * np.log(squares), np.sum(amplitude * moving, axis=1) / squares
+
+    def leave(self, escape: Escape, row: int) -> float:
+        """When the linearised flow leaves, from its unstable components at a row."""
+        away = self.modes @ (escape.states[row] - self.theta)
+        return predicted_leave(self.all_rates, away, float(escape.time[row]), escape.level)
+
+
+def _blocks(spectrum: Spectrum, top: np.ndarray) -> str:
     shares = spectrum.weights[top].mean(axis=0)
     order = np.argsort(-shares)
     return ", ".join(f"{spectrum.blocks[i]} {shares[i]:.2f}" for i in order if shares[i] >= 0.05)

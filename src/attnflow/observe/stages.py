@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -43,18 +43,35 @@ class Plateau:
     speed: float
     prominence: float
     """Decades by which the speed rises on the lower side."""
+    open: bool = False
+    """Whether the trajectory ends on it: it has not left yet, or it has arrived."""
+
+    @property
+    def words(self) -> str:
+        """`0.72836 (22.65 to 54.32)`."""
+        since = f"since {self.enter:.4g}, still waiting"
+        return (
+            f"{self.loss:.5f} ({since if self.open else f'{self.enter:.4g} to {self.leave:.4g}'})"
+        )
 
     def as_dict(self) -> dict[str, float]:
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if name != "open"}
 
 
 def plateaus(
-    time: Series, speed: Series, loss: Series, *, prominence: float = 0.15, start: bool = False
+    time: Series,
+    speed: Series,
+    loss: Series,
+    *,
+    prominence: float = 0.15,
+    start: bool = False,
+    end: bool = False,
 ) -> list[Plateau]:
     """Minima of log10(speed) with at least `prominence` decades on both sides.
 
     With `start` the stretch that the flow begins on counts too (a small start waits at the
-    origin): before it, the speed is taken as infinite.
+    origin): before it, the speed is taken as infinite. With `end` so does one that it ends on,
+    which is `open`: it is left at no time, and may be a minimum.
 
     `enter` and `leave` are where the speed is half the prominence (in decades) above its minimum.
     A stretch that the loss does not leave is none either: at a minimum the speed is the solver's
@@ -73,20 +90,38 @@ def plateaus(
     bases = (np.maximum(found[side] - pad, 0) for side in ("left_bases", "right_bases"))
     result = []
     for i, height, left, right in zip(peaks, found["prominences"], *bases, strict=True):
-        if level[i] - level[i:].min() <= NOISE * (level.max() - level.min()):
+        if level[i] - level[i:].min() < NOISE * (level.max() - level.min()):
             continue
-        half = log[i] + 0.5 * height
-        result.append(
-            Plateau(
-                loss=float(level[i]),
-                time=float(t[i]),
-                enter=_crossing(t, log, half, range(i, int(left) - 1, -1)),
-                leave=_crossing(t, log, half, range(i, int(right) + 1)),
-                speed=float(10 ** log[i]),
-                prominence=float(height),
-            )
-        )
-    return result
+        result.append(_plateau(t, log, level, i, height, int(left), int(right)))
+    return result + (_last(t, log, level, result, prominence) if end else [])
+
+
+def _plateau(
+    t: Series, log: Series, loss: Series, i: int, height: float, left: int, right: int
+) -> Plateau:
+    half = log[i] + 0.5 * height
+    return Plateau(
+        loss=float(loss[i]),
+        time=float(t[i]),
+        enter=_crossing(t, log, half, range(i, left - 1, -1)),
+        leave=_crossing(t, log, half, range(i, right + 1)),
+        speed=float(10 ** log[i]),
+        prominence=float(height),
+    )
+
+
+def _last(
+    t: Series, log: Series, loss: Series, before: list[Plateau], prominence: float
+) -> list[Plateau]:
+    """The slow stretch that the trajectory ends on, if it is slower than what came before."""
+    left = int(np.searchsorted(t, before[-1].leave)) if before else 0
+    top = left + int(np.argmax(log[left:])) if before else 0
+    i = top + int(np.argmin(log[top:]))
+    fall = log[top:].max() - log[i] if before or log[top] > log[i] else 0.0
+    if (before and fall < prominence) or log[i:].max() - log[i] >= prominence:
+        return []
+    found = _plateau(t, log, loss, i, fall, top, len(t) - 1)
+    return [replace(found, leave=float(t[-1]), open=True)]
 
 
 def first_time(

@@ -16,9 +16,9 @@ import jax
 import numpy as np
 from jaxtyping import Float, Int
 
-from attnflow._errors import InputError, positive, shown, whole
+from attnflow._errors import InputError, shown, whole
 from attnflow._precision import float64
-from attnflow.flows.discrete import GradientDescent, Momentum
+from attnflow.flows.discrete import GradientDescent, Momentum, time_step
 from attnflow.flows.layout import Layout, Params
 from attnflow.reduce.columns import AnyArray, Gram
 
@@ -103,10 +103,9 @@ class Rule:
                 f"{shown(optimiser)}; its steps are not functions of inner products: "
                 "GradientDescent or Momentum, or descend on the weights (`.full`)",
             )
-        rate, mu = positive("rate", optimiser.rate), getattr(optimiser, "momentum", 0.0)
-        if not (isinstance(mu, int | float) and 0 <= mu < 1):
-            raise InputError("momentum", f"{shown(mu)}; at least 0 and below 1")
-        return cls(rate, mu, mu > 0 and getattr(optimiser, "nesterov", False))
+        time_step(optimiser)  # checks the numbers
+        mu = getattr(optimiser, "momentum", 0.0)
+        return cls(float(optimiser.rate), mu, mu > 0 and getattr(optimiser, "nesterov", False))
 
     def change(self, G: Matrix, F: Matrix, trace: Trace | None) -> tuple[Matrix, Trace | None]:
         """What one step adds to `G = H^T H`, and the new trace."""

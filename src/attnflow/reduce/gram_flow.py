@@ -9,17 +9,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attnflow._errors import InputError, nearest, shown, whole
+from attnflow._errors import InputError, nearest, shown
 from attnflow._precision import float64
-from attnflow.flows.discrete import Momentum, descend
 from attnflow.flows.flow import Flow, System
 from attnflow.flows.layout import Layout, Params
-from attnflow.flows.solution import Solution
 from attnflow.flows.users import UNTRACEABLE
 from attnflow.reduce.balances import balance
 from attnflow.reduce.columns import Gram
 from attnflow.reduce.declaration import Declaration
-from attnflow.reduce.gram_descent import Rule, Transform, updates
+from attnflow.reduce.gram_descent import Transform, updates
 from attnflow.reduce.gram_forces import Forces
 from attnflow.reduce.reduction import Reduction, gaussian_point
 
@@ -198,26 +196,6 @@ class GramFlow(Reduction):
             return self.declaration.grams(state)[group].matrix
 
         return balance(gram_of, columns[a], columns[b], kind, rates)
-
-    def descend(
-        self,
-        start: Params,
-        rate: float,
-        steps: int,
-        *,
-        momentum: float = 0.0,
-        nesterov: bool = False,
-        **options: Any,
-    ) -> Solution:
-        """Gradient descent on the weights, exactly, without them: `steps` steps of size `rate`.
-
-        Momentum is that of `optax.sgd` on the weights, from rest; it closes in the Gram of [H, T]
-        (T: the trace of gradients). `options` are those of `flows.descend`: observe, marks,
-        stops, save, batch and so on. Time is `step * rate / (1 - momentum)`.
-        """
-        rule = Rule.of(given := Momentum(rate, momentum, nesterov))
-        until = whole("steps", steps) * rule.rate / (1 - rule.momentum)
-        return descend(self, start, until, given, **options)
 
     def updates(self, optimiser: Any, layout: Layout, batch: Any = None) -> Transform:
         """The optimiser of the flat state whose steps are those of `optimiser` on the weights.

@@ -1,44 +1,90 @@
-"""A reduction against the flow it reduces: both solved, compared where steps end."""
+"""A reduction against the flow it reduces: does their difference fall with the tolerance?"""
 
 from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Float
 
 from attnflow._errors import InputError, positive, shown
 from attnflow._precision import float64
 from attnflow.flows.driver import absolute_tolerance, integrate
 from attnflow.flows.flow import FlowLike
 from attnflow.flows.layout import Params
-from attnflow.flows.options import Solver
-from attnflow.flows.solution import Solution
+from attnflow.flows.options import Solver, option
 from attnflow.reduce.reduction import Reduction
 
 ON_IT = 1e-8
 """How far off the reduced set a start may lie, relative to its norm."""
+TIGHTER = 100.0
+"""By how much the tolerance of the second pair of solves is tighter."""
+FALLS = 10.0
+"""A difference that falls by this much is one of integration."""
+EXCEEDS = 3.0
+"""A difference beyond this multiple of the solves' own error is one of the flows."""
+NUDGE = 1e-14
+"""A start that is so far off, relative to its size, is the same start."""
+FINEST = 1e-13
+"""No solve is asked for a smaller relative tolerance."""
+ROUNDING = 1000 * np.finfo(float).eps
+"""What the roundings of a solve add up to, before the flow amplifies them."""
+
+
+class Gap(NamedTuple):
+    """How far full and reduced flow are apart at one time, by the tighter and the looser solves.
+
+    All but `absolute` are relative to the largest coordinate, the distance to the norm.
+    """
+
+    time: float
+    absolute: float
+    """max |project(full) - reduced| over the coordinates, of the tighter solves."""
+    relative: float
+    distance: float
+    """How far the full solve is off the reduced set."""
+    looser: float
+    """The larger of the two at the looser tolerance."""
+    error: float
+    """By how much each flow's own solves differ: the error of the looser ones."""
+    nudged: float = 0.0
+    """By how much starts that are `NUDGE` to either side move the tighter solves, where tried."""
+
+    @property
+    def size(self) -> float:
+        return max(self.relative, self.distance)
+
+    @property
+    def exact_to(self) -> float:
+        return max(self.error, self.nudged)
+
+    @property
+    def falls(self) -> bool:
+        return self.size <= max(self.looser, self.error) / FALLS
+
+    def verdict(self, rtol: float) -> str:
+        """By the looser solves' `rtol`: rounding is amplified as much as their error was."""
+        if self.falls or self.size <= ROUNDING * max(1.0, self.error / rtol):
+            return "agrees"
+        return "differs" if self.size > EXCEEDS * self.exact_to else "unresolved"
 
 
 @dataclass(frozen=True)
 class Verification:
-    """How far a reduced solve is from the projection of the full one, time by time."""
+    """Full and reduced flow side by side, solved at two tolerances."""
 
     status: str
-    """`agrees`, `differs`, or `not-compared` when one of the solves did not arrive."""
+    """`agrees`: the difference falls with the tolerance; `differs`: it stays; `unresolved`: the
+    solves are not exact enough to tell; `not-compared`: one of them did not arrive."""
     sentence: str
-    times: tuple[float, ...]
-    absolute: tuple[float, ...]
-    """max |project(full(t)) - reduced(t)| over the coordinates."""
-    units: tuple[float, ...]
-    """Root mean square of the difference over `rtol |z| + atol`."""
-    distance: tuple[float, ...]
-    """How far the full solve is off the reduced set, relative to its norm."""
-    rtol: float
-    atol: float
+    gaps: tuple[Gap, ...]
+    """One for each time of `until`."""
+    rtol: tuple[float, float]
+    """Of the looser and of the tighter solves."""
     parameters: tuple[int, int]
     """Of the full and of the reduced flow."""
     evaluations: tuple[int, int]
@@ -48,20 +94,33 @@ class Verification:
         return self.status == "agrees"
 
     @property
+    def times(self) -> tuple[float, ...]:
+        return tuple(gap.time for gap in self.gaps)
+
+    @property
+    def absolute(self) -> tuple[float, ...]:
+        return tuple(gap.absolute for gap in self.gaps)
+
+    @property
+    def distance(self) -> tuple[float, ...]:
+        return tuple(gap.distance for gap in self.gaps)
+
+    @property
     def worst(self) -> float:
-        """The largest difference in units of the tolerance."""
-        return max(self.units, default=float("nan"))
+        """The largest relative difference of the tighter solves."""
+        return max((gap.size for gap in self.gaps), default=float("nan"))
 
     def __repr__(self) -> str:
         return f"Verification({self.status}: {self.sentence})"
 
     def _repr_html_(self) -> str:
-        heads = ("time", "difference", "in tolerances", "off the reduced set")
-        rows = zip(self.times, self.absolute, self.units, self.distance, strict=True)
-        body = "".join(
-            f"<tr><td>{t:.6g}</td><td>{a:.2e}</td><td>{u:.3g}</td><td>{d:.1e}</td></tr>"
-            for t, a, u, d in rows
+        heads = ("time", "difference", "relative", "off the reduced set")
+        heads += (f"at rtol {self.rtol[0]:.0e}", "error of that solve")
+        cells = (
+            f"<td>{gap[0]:.6g}</td>" + "".join(f"<td>{x:.1e}</td>" for x in gap[1:6])
+            for gap in self.gaps
         )
+        body = "".join(f"<tr>{row}</tr>" for row in cells)
         head = "".join(f"<th>{h}</th>" for h in heads)
         return f"<p>{html.escape(repr(self))}</p><table><tr>{head}</tr>{body}</table>"
 
@@ -74,16 +133,18 @@ def verify(
     until: float | Sequence[float],
     *,
     rtol: float = 1e-10,
-    within: float = 1000.0,
+    solver: Solver | str | None = None,
     **options: Any,
 ) -> Verification:
     """Solve the full flow from `start` and the reduced one from `project(start)`, and compare.
 
-    Both end a step at `until` (or at each of several times: the solves go on from there), so no
-    interpolated state is compared. The difference between `project(full)` and `reduced` is
-    reported absolutely and in units of the tolerance, `rtol |z| + atol` with the reduced solve's
-    atol; two exact solves of an unstable flow still part by some hundred of these, so they
-    agree when `within` that many. `options` go to both solves (`engine`, `method`, ...).
+    Both end a step at each time of `until` (of one time also at a quarter and a sixteenth of it,
+    as a flow that has arrived forgets where it was wrong) and go on from there, so that no
+    interpolated state is compared. All is solved at `rtol` and again a hundred times tighter. If
+    the reduction is exact, the difference between `project(full)` and `reduced`, and how far the
+    full flow is off the reduced set, fall with the tolerance, like the difference of each flow's
+    own two solves; if it is not, they stay. Where that is not clear, a still tighter solve
+    decides. `solver` and `options` go to all solves.
 
     >>> gram = GramFlow(loss_of_gram, {"K": 4, "Q": 4})
     >>> verify(full=flow, reduced=gram, start=weights, until=50)
@@ -91,88 +152,162 @@ def verify(
     """
     if not isinstance(reduced, Reduction):
         raise InputError("reduced", f"{shown(reduced)}; a GramFlow, OrbitFlow or ManifoldFlow")
-    ends = _ends(until)
-    rtol, within = positive("rtol", rtol), positive("within", within)
+    ends, rtol = _ends(until), positive("rtol", rtol)
     off = reduced.distance(start)
     if not off <= ON_IT:
         raise InputError(
             "start", f"lies off the reduced set by {off:.2g} of its norm; start from lift(state)"
         )
-    theta, z = start, reduced.project(start)
-    layout = reduced.bind(z).layout
-    # The scale of the first start, for all legs.
-    tolerances = {
-        "rtol": rtol,
-        "full": _atol(full, start, rtol),
-        "reduced": _atol(reduced, z, rtol),
-    }
-    rows: list[tuple[float, float, float, float]] = []
-    work = np.zeros(2, dtype=int)
-    failed = ""
-    before = 0.0
-    for end in ends:
-        leg = {"until": end - before, "save": [0.0], "rtol": rtol, "progress": False, **options}
-        upper = integrate(full, theta, solver=Solver(atol=tolerances["full"]), **leg)
-        lower = integrate(reduced, z, solver=Solver(atol=tolerances["reduced"]), **leg)
-        work += [_work(upper), _work(lower)]
-        failed = _failure(full.name, upper) or _failure(reduced.name, lower)
-        if failed:
-            break
-        theta, z, before = upper.final, lower.final, end
-        a, b = layout.flatten(reduced.project(theta, near=z)), layout.flatten(z)
-        units = (a - b) / (rtol * np.abs(b) + tolerances["reduced"])
-        rows.append(
-            (
-                end,
-                float(np.abs(a - b).max()),
-                float(np.sqrt(np.mean(units**2))),
-                reduced.distance(theta, near=z),
-            )
+    if off > 0:  # what lies off would be there at every tolerance
+        start = reduced.lift(reduced.project(start))
+    pair = _Pair(full, reduced, start, ends, option("solver", solver, Solver), options)
+    tighter = max(rtol / TIGHTER, FINEST)
+    try:
+        gaps, tolerances = _decided(pair, tighter * TIGHTER, tighter)
+        status, sentence = _said(gaps, tolerances)
+    except _NotArrived as error:
+        gaps, tolerances = (), (tighter * TIGHTER, tighter)
+        status, sentence = "not-compared", str(error)
+    sizes = (pair.upper.layout.size, pair.lower.layout.size)
+    work = (int(pair.work[0]), int(pair.work[1]))
+    return Verification(status, sentence, gaps, tolerances, sizes, work)
+
+
+def _decided(pair: _Pair, looser: float, tighter: float) -> tuple[tuple[Gap, ...], Any]:
+    """The gaps at two tolerances, tightened while they leave it open.
+
+    A difference that stays may also be a rounding of the start that an unstable flow amplifies: it
+    counts only beyond what starts that are `NUDGE` to either side make.
+    """
+    loose, tight = pair.solve(looser), pair.solve(tighter)
+    while True:
+        gaps = pair.gaps(tight, [loose])
+        if _status(gaps, looser) == "differs":
+            gaps = pair.gaps(tight, [loose, *(pair.solve(tighter, side) for side in (1, -1))])
+        if _status(gaps, looser) != "unresolved" or tighter <= FINEST:
+            return gaps, (looser, tighter)
+        looser, tighter = tighter, max(tighter / TIGHTER, FINEST)
+        loose, tight = tight, pair.solve(tighter)
+
+
+class _NotArrived(Exception):
+    """A solve ended before its time; the sentence says why."""
+
+
+class _Level(NamedTuple):
+    """One pair of solves: flat states at every time."""
+
+    full: Float[np.ndarray, "time parameter"]
+    projected: Float[np.ndarray, "time coordinate"]
+    reduced: Float[np.ndarray, "time coordinate"]
+    distance: Float[np.ndarray, "time"]
+
+
+class _Pair:
+    """The two flows and where they start; counts the work."""
+
+    def __init__(
+        self,
+        full: FlowLike,
+        reduced: Reduction,
+        start: Params,
+        ends: list[float],
+        solver: Solver,
+        options: Any,
+    ):
+        self.full, self.reduced, self.ends = full, reduced, ends
+        self.theta, self.z = start, reduced.project(start)
+        self.upper, self.lower = full.bind(start), reduced.bind(self.z)
+        # The scales of the first start, for all legs.
+        self.scales = [
+            absolute_tolerance(system, system.layout.flatten(at), 1.0)
+            for system, at in ((self.upper, start), (self.lower, self.z))
+        ]
+        self.solver, self.options = solver, {"save": [0.0], "progress": False, **options}
+        self.work = np.zeros(2, dtype=int)
+
+    def solve(self, rtol: float, side: int = 0) -> _Level:
+        """Both flows through all times, from the start or from a `NUDGE` to one side of it."""
+        theta, z, rows = self.theta, self.z, []
+        if side:
+            y = self.upper.layout.flatten(theta)
+            noise = np.random.default_rng(0).standard_normal(len(y))
+            theta = self.upper.layout.numpy(y + side * NUDGE * self.scales[0] * noise)
+            z = self.reduced.project(theta, near=z)
+        for before, end in pairwise([0.0, *self.ends]):
+            theta = self._leg(0, self.full, theta, end - before, rtol)
+            z = self._leg(1, self.reduced, z, end - before, rtol)
+            down = self.lower.layout.flatten(self.reduced.project(theta, near=z))
+            distance = self.reduced.distance(theta, near=z)
+            flat = self.upper.layout.flatten(theta), down, self.lower.layout.flatten(z)
+            rows.append((*flat, distance))
+        return _Level(*(np.array(column) for column in zip(*rows, strict=True)))
+
+    def _leg(self, which: int, flow: FlowLike, at: Params, span: float, rtol: float) -> Params:
+        solver = replace(self.solver, atol=rtol * self.scales[which])
+        solution = integrate(flow, at, span, rtol=rtol, solver=solver, **self.options)
+        self.work[which] += int(solution.work["rhs"] + solution.work["jvp"])
+        if not solution.status.complete:
+            raise _NotArrived(f"{flow.name} {solution.sentence}")
+        return solution.final
+
+    def gaps(self, tight: _Level, others: list[_Level]) -> tuple[Gap, ...]:
+        loose, *_ = others
+        error, *nudged = [
+            np.max([_relative(a, b) for a, b in zip(o[:3], tight[:3], strict=True)], axis=0)
+            for o in others
+        ]
+        columns = (
+            self.ends,
+            np.abs(tight.projected - tight.reduced).max(axis=1),
+            _relative(tight.projected, tight.reduced),
+            tight.distance,
+            np.maximum(_relative(loose.projected, loose.reduced), loose.distance),
+            error,
+            np.max([0 * error, *nudged], axis=0),
         )
-    times, absolute, units, distance = zip(*rows, strict=True) if rows else ((), (), (), ())
-    status, sentence = _verdict(failed, rows, rtol, within)
-    return Verification(
-        status,
-        sentence,
-        times,
-        absolute,
-        units,
-        distance,
-        rtol,
-        tolerances["reduced"],
-        (full.bind(start).size, layout.size),
-        (int(work[0]), int(work[1])),
-    )
+        return tuple(Gap(*map(float, row)) for row in zip(*columns, strict=True))
+
+
+def _relative(
+    a: Float[np.ndarray, "time size"], b: Float[np.ndarray, "time size"]
+) -> Float[np.ndarray, "time"]:
+    """The largest difference over the largest entry, time by time."""
+    return np.abs(a - b).max(axis=1) / np.maximum(np.abs(b).max(axis=1), 1e-300)
 
 
 def _ends(until: Any) -> list[float]:
     many = isinstance(until, Sequence | np.ndarray) and not isinstance(until, str)
-    ends = [positive("until", t) for t in (until if many else [until])]
+    ends = [positive("until", t) for t in until] if many else _earlier(positive("until", until))
     if not ends or not all(a < b for a, b in pairwise(ends)):
         raise InputError("until", f"{shown(until)}; a time, or increasing times")
     return ends
 
 
-def _work(solution: Solution) -> int:
-    return int(solution.work["rhs"] + solution.work["jvp"])
+def _earlier(until: float) -> list[float]:
+    return [until / 16, until / 4, until]
 
 
-def _failure(name: str, solution: Solution) -> str:
-    return "" if solution.status.complete else f"{name} {solution.sentence}"
+def _status(gaps: tuple[Gap, ...], rtol: float) -> str:
+    verdicts = {gap.verdict(rtol) for gap in gaps}
+    return next((s for s in ("differs", "unresolved") if s in verdicts), "agrees")
 
 
-def _atol(flow: FlowLike, start: Params, rtol: float) -> float:
-    system = flow.bind(start)
-    return absolute_tolerance(system, system.layout.flatten(start), rtol)
-
-
-def _verdict(failed: str, rows: list[Any], rtol: float, within: float) -> tuple[str, str]:
-    if failed:
-        return "not-compared", failed
-    end, absolute, units, _ = max(rows, key=lambda row: row[2])
-    agrees = units <= within
-    return (
-        "agrees" if agrees else "differs",
-        f"full and reduced flow differ by {units:.3g} tolerances ({absolute:.2g} absolutely) at "
-        f"t = {end:.6g}, rtol {rtol:g}" + ("." if agrees else f": more than {within:g}."),
+def _said(gaps: tuple[Gap, ...], rtol: tuple[float, float]) -> tuple[str, str]:
+    status = _status(gaps, rtol[0])
+    gap = max((g for g in gaps if g.verdict(rtol[0]) == status), key=lambda g: g.size)
+    what = (
+        "the relative difference"
+        if gap.relative >= gap.distance
+        else "the full flow's distance from the reduced set"
     )
+    seen = f"{what} at t = {gap.time:.6g} is {gap.looser:.1e} at rtol {rtol[0]:.0e} and "
+    seen += f"{gap.size:.1e} at {rtol[1]:.0e}"
+    falls = "falls with the tolerance, so it is integration error"
+    return status, seen + {
+        "agrees": f": it {falls}" if gap.falls else ": that is rounding",
+        "differs": ": it does not fall with the tolerance, though the solves are exact to "
+        f"{gap.exact_to:.1e}, so the two flows are not the same",
+        "unresolved": f": the solves are exact to {gap.exact_to:.1e} only, which does not tell; "
+        "compare at an earlier time",
+    }[status] + "."

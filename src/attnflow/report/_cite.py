@@ -8,7 +8,7 @@ from attnflow.claims import Citation
 from attnflow.claims.export import bibtex_entry
 
 if TYPE_CHECKING:
-    from attnflow.walk import Outcome
+    from attnflow.runs import Run
 
 SUNDIALS = Citation(
     key="hindmarsh2005sundials",
@@ -37,17 +37,17 @@ SCIPY = Citation(
 ENGINES = {"cvode": SUNDIALS, "scipy": SCIPY}
 
 
-def papers(outcome: Outcome) -> list[Citation]:
+def papers(run: Run) -> list[Citation]:
     """The study's paper, those its claims cite, and the solver's, each once."""
-    cited = [outcome.study.paper]
-    cited += [row.paper for row in outcome.claims or ()]
-    cited.append(ENGINES.get(str(outcome.solver.get("engine"))))
+    cited = [run.built.paper]
+    cited += [row.paper for row in run.claims or ()]
+    cited.append(ENGINES.get(str(run.solver.get("engine"))))
     return list({paper.key: paper for paper in cited if paper is not None}.values())
 
 
-def bibliography(outcome: Outcome) -> str:
+def bibliography(run: Run) -> str:
     """BibTeX of `papers`."""
-    return "\n".join(bibtex_entry(paper) for paper in papers(outcome)).strip()
+    return "\n".join(bibtex_entry(paper) for paper in papers(run)).strip()
 
 
 def reference(paper: Citation | None) -> dict[str, Any] | None:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
 from attnflow.draw import caption, svg_text
+from attnflow.report._saddles import saddles_over_loss
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from attnflow.walk import Outcome
+    from attnflow.runs import Run
 
 
 @dataclass(frozen=True)
@@ -26,26 +27,18 @@ class Drawing:
     svg: Markup
 
 
-def drawings(outcome: Outcome) -> list[Drawing]:
-    """Every figure of a run."""
-    functions = outcome.figure_functions
-    return [
-        drawing(name, figure, caption(name, functions.get(name)))
-        for name, figure in outcome.figures.items()
-    ]
+def figures(run: Run) -> dict[str, Figure]:
+    """The study's figures, and the saddles of a run that has a ledger of them."""
+    drawn = dict(run.figures)
+    if run.saddles is not None and len(run.saddles):
+        drawn.setdefault("saddles", saddles_over_loss(run.trajectory, run.stages, run.saddles))
+    return drawn
 
 
-def first_drawing(outcome: Outcome) -> Drawing | None:
-    """The loss figure (or the study's first one); the others are not drawn."""
-    functions = outcome.study.figures()
-    name = "loss" if "loss" in functions else next(iter(functions), None)
-    if name is None:
-        return None
-    done = vars(outcome).get("figures")
-    figure = done[name] if done else functions[name](outcome.trajectory, outcome.stages)
-    # Several outputs of one notebook share a page, and an id has one meaning in a page.
-    key = hashlib.sha256(svg_text(figure).encode()).hexdigest()[:8]
-    return drawing(name, figure, caption(name, functions[name]), prefix=f"af-{key}-")
+def drawings(run: Run, drawn: Mapping[str, Figure]) -> list[Drawing]:
+    """Figures of a run with their captions."""
+    functions = {"saddles": saddles_over_loss, **(run.built.figures() if run.figures else {})}
+    return [drawing(name, figure, caption(name, functions[name])) for name, figure in drawn.items()]
 
 
 def drawing(name: str, figure: Figure, words: str, prefix: str | None = None) -> Drawing:

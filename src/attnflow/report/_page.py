@@ -9,78 +9,80 @@ from typing import TYPE_CHECKING, Any
 from attnflow.claims import Verdict
 from attnflow.claims.export import values, verdict_words
 from attnflow.report import _cite, _tables, _words
-from attnflow.report._drawings import drawings, slug
+from attnflow.report._drawings import drawings, figures, slug
 from attnflow.report._render import render
 from attnflow.report._saddles import saddle_table
 from attnflow.report._words import number
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from attnflow.claims import Citation, Ledger, Row
-    from attnflow.walk import Outcome
+    from attnflow.runs import Run
 
 
-def page(outcome: Outcome, manifest: Mapping[str, Any]) -> str:
-    """One self-contained HTML page about a run; `manifest` gives versions, platform and dates."""
-    study = outcome.study
-    claims = None if outcome.claims is None else claim_rows(outcome.claims, study.paper)
+def page(run: Run, drawn: Mapping[str, Figure] | None = None) -> str:
+    """One self-contained HTML page about a run; `drawn` are its figures, if they are known."""
+    study, manifest = run.built, run.manifest
+    claims = None if run.claims is None else claim_rows(run.claims, study.paper)
     return render(
         "page.html",
-        study=study,
+        study=study.name,
+        title=study.title or study.name,
         reference=_cite.reference(study.paper),
-        name=outcome.path.name if outcome.path is not None else "",
-        status=outcome.status,
-        good=outcome.status in _words.COMPLETE,
-        sentence=outcome.sentence,
-        answer=_words.answer(outcome),
-        facts=key_facts(outcome),
-        command=outcome.command or f"attnflow run {study.name}",
-        check_command=check_command(outcome),
-        figures=drawings(outcome),
-        stages=_tables.stages(outcome),
-        no_stages=_words.no_stages(outcome),
-        no_plateaus=_words.no_plateaus(outcome),
-        plateaus=_tables.plateaus(outcome),
-        marks=_tables.marks(outcome),
-        saddles=saddle_table(outcome.saddles),
-        saddles_said="" if outcome.saddles is None else outcome.saddles.words,
-        numbers=_tables.numbers(outcome),
+        name=run.path.name if run.path is not None else "",
+        status=run.status,
+        good=run.finished,
+        sentence=run.sentence,
+        answer=_words.answer(run),
+        facts=key_facts(run),
+        command=run.command or f"attnflow run {run.study}",
+        check_command=check_command(run),
+        figures=drawings(run, figures(run) if drawn is None else drawn),
+        stages=_tables.stages(run),
+        no_stages=_words.no_stages(run),
+        no_plateaus=_words.no_plateaus(run),
+        plateaus=_tables.plateaus(run),
+        marks=_tables.marks(run),
+        saddles=saddle_table(run.saddles),
+        saddles_said="" if run.saddles is None else run.saddles.words,
+        numbers=_tables.numbers(run),
         claims=claims,
-        counts=[] if outcome.claims is None else verdict_counts(outcome.claims),
-        surprises=[] if outcome.claims is None else [r.id for r in outcome.claims.surprises],
+        counts=[] if run.claims is None else verdict_counts(run.claims),
+        surprises=[] if run.claims is None else [r.id for r in run.claims.surprises],
         corrections=[c for c in claims or () if c["correction"] is not None],
-        work=_tables.work(outcome),
-        drift=drift_words(outcome.drift),
-        solver=_tables.solver(outcome),
-        why=outcome.solver.get("why") or "",
-        cross_check=_tables.cross_check(outcome),
-        config=_tables.config(outcome),
+        work=_tables.work(run),
+        drift=drift_words(run.drift),
+        solver=_tables.solver(run),
+        why=run.solver.get("why") or "",
+        config=_tables.config(run),
         versions=_tables.versions(manifest),
         created=manifest.get("created") or "",
-        bibtex=_cite.bibliography(outcome),
-        notes=outcome.notes,
+        bibtex=_cite.bibliography(run),
+        notes=(*run.notes, *run.undrawn),
     )
 
 
-def key_facts(outcome: Outcome) -> list[tuple[str, str, str]]:
+def key_facts(run: Run) -> list[tuple[str, str, str]]:
     """The few numbers at the top: name, value, a word about it."""
     facts: list[tuple[str, str, str]] = []
-    ends = _words.losses(outcome)
+    ends = _words.losses(run)
     if ends is not None:
-        least = _words.floor(outcome)
+        least = _words.floor(run)
         gap = "" if least is None else f"floor {least:.6g}"
         facts.append(("final loss", number(ends[1]), gap))
-    none = "no separation" if outcome.status in _words.COMPLETE else "before it ended"
-    facts.append(("stages", str(len(outcome.stages)), "" if outcome.stages else none))
-    facts.append(("plateaus", str(len(outcome.plateaus)), ""))
-    if outcome.claims is not None:
-        facts.append(("claims", str(len(outcome.claims)), outcome.claims.summary))
-    work = outcome.work
+    none = "no separation" if run.finished else "before it ended"
+    facts.append(("stages", str(len(run.stages)), "" if run.stages else none))
+    facts.append(("plateaus", str(len(run.plateaus)), ""))
+    if run.claims is not None:
+        facts.append(("claims", str(len(run.claims)), run.claims.summary))
+    work = run.work
     if "rhs" in work:
         calls = int(work["rhs"] + work.get("jvp", 0))
         seconds = f"{work['seconds']:.3g} s" if "seconds" in work else ""
         facts.append(("evaluations", number(calls), seconds))
-    if math.isfinite(outcome.drift):
-        facts.append(("drift", f"{outcome.drift:.1e}", "of what is conserved"))
+    if math.isfinite(run.drift):
+        facts.append(("drift", f"{run.drift:.1e}", "of what is conserved"))
     return facts
 
 
@@ -133,7 +135,7 @@ def _regime(row: Row) -> str:
     return f"{'inside' if row.regime.inside else 'outside'}: {row.regime.sentence}"
 
 
-def check_command(outcome: Outcome) -> str:
+def check_command(run: Run) -> str:
     """The shell command that measures the claims of this config."""
-    command = outcome.command or f"attnflow run {outcome.study.name}"
+    command = run.command or f"attnflow run {run.study}"
     return command.replace("attnflow run", "attnflow check", 1)

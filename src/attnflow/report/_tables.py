@@ -11,7 +11,7 @@ from attnflow.runs._manifest import flat
 from attnflow.studies.config import as_dict
 
 if TYPE_CHECKING:
-    from attnflow.walk import Outcome
+    from attnflow.runs import Run
 
 _SHOWN_ELSEWHERE = ("plateaus", "stages")
 _WORK = {
@@ -23,25 +23,25 @@ _WORK = {
 }
 
 
-def stages(outcome: Outcome) -> Table | None:
+def stages(run: Run) -> Table | None:
     """Name, cycle, time and evidence of each stage."""
-    rows = [(s.name, s.cycle, f"{s.time:.5g}", s.evidence or "–") for s in outcome.stages]
+    rows = [(s.name, s.cycle, f"{s.time:.5g}", s.evidence or "–") for s in run.stages]
     head = ("stage", "cycle", "begins at t", "evidence")
     return Table("Stages in order of time", head, rows, frozenset({1, 2})) if rows else None
 
 
-def plateaus(outcome: Outcome) -> Table | None:
+def plateaus(run: Run) -> Table | None:
     """Where the flow waited."""
     rows = [
         (
             f"{p.loss:.6g}",
             f"{p.time:.5g}",
             f"{p.enter:.5g}",
-            f"{p.leave:.5g}",
+            "still waiting" if p.open else f"{p.leave:.5g}",
             f"{p.speed:.3g}",
             f"{p.prominence:.2f}",
         )
-        for p in outcome.plateaus
+        for p in run.plateaus
     ]
     head = (
         "loss (nats)",
@@ -55,7 +55,7 @@ def plateaus(outcome: Outcome) -> Table | None:
     return Table(caption, head, rows, frozenset(range(6))) if rows else None
 
 
-def marks(outcome: Outcome) -> Table | None:
+def marks(run: Run) -> Table | None:
     """The crossings that were recorded."""
     arrow = {1: "upwards ↑", -1: "downwards ↓"}
     rows = [
@@ -64,44 +64,36 @@ def marks(outcome: Outcome) -> Table | None:
             f"{e.time:.7g}",
             arrow.get(e.direction, "–"),
         )
-        for e in outcome.events
+        for e in run.events
     ]
     caption = "Levels that were crossed, their times found by root finding"
     return Table(caption, ("mark", "t", "direction"), rows, frozenset({1})) if rows else None
 
 
-def numbers(outcome: Outcome) -> Table | None:
+def numbers(run: Run) -> Table | None:
     """What the study's summary holds beside stages and plateaus."""
-    rest = {k: v for k, v in outcome.summary.items() if k not in _SHOWN_ELSEWHERE}
+    rest = {k: v for k, v in run.summary.items() if k not in _SHOWN_ELSEWHERE}
     rows = [(name, number(value)) for name, value in flat(rest)]
     caption = "The study's own numbers"
     return Table(caption, ("quantity", "value"), rows, frozenset({1})) if rows else None
 
 
-def work(outcome: Outcome) -> Table | None:
+def work(run: Run) -> Table | None:
     """The counters of the solve."""
-    rows = [(name, number(value, 4), _WORK.get(name, "")) for name, value in outcome.work.items()]
+    rows = [(name, number(value, 4), _WORK.get(name, "")) for name, value in run.work.items()]
     caption = "Work, counted in our own callbacks"
     return Table(caption, ("counter", "count", "meaning"), rows, frozenset({1})) if rows else None
 
 
-def solver(outcome: Outcome) -> Table | None:
+def solver(run: Run) -> Table | None:
     """Engine, method and tolerances; the sentence why stands apart."""
-    rows = [(k, number(v, 4)) for k, v in outcome.solver.items() if v and k != "why"]
+    rows = [(k, number(v, 4)) for k, v in run.solver.items() if v and k != "why"]
     return Table("Solver and tolerances", ("setting", "value"), rows) if rows else None
 
 
-def cross_check(outcome: Outcome) -> Table | None:
-    """The distance to a second engine, where one was asked for."""
-    found = getattr(outcome.solution, "cross_check", None) or {}
-    rows = [(name, f"{value:.3g}") for name, value in found.items()]
-    caption = "Largest difference to the second engine, in units of the tolerance"
-    return Table(caption, ("quantity", "tolerances"), rows, frozenset({1})) if rows else None
-
-
-def config(outcome: Outcome) -> Table:
+def config(run: Run) -> Table:
     """Every key with its value, its default where that is another, and its meaning."""
-    config = outcome.config
+    config = run.built.config
     now, usual = as_dict(config), as_dict(type(config)())
     docs = {f.name: f.metadata.get("doc", "") for f in dataclasses.fields(config)}
     rows = [

@@ -8,10 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from attnflow.walk import Outcome
-
-COMPLETE = ("done", "stopped")
-"""Statuses of a run that reached its end: only then is the absence of something a finding."""
+    from attnflow.runs import Run
 
 
 @dataclass(frozen=True)
@@ -46,69 +43,69 @@ def listed(words: Sequence[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
 
 
-def losses(outcome: Outcome) -> tuple[float, float] | None:
+def losses(run: Run) -> tuple[float, float] | None:
     """The first and the last loss, where one is observed."""
-    if "loss" not in outcome.trajectory or not outcome.trajectory.sizes.get("time"):
+    if "loss" not in run.trajectory or not run.trajectory.sizes.get("time"):
         return None
-    values = outcome.trajectory["loss"].values
+    values = run.trajectory["loss"].values
     return float(values[0]), float(values[-1])
 
 
-def floor(outcome: Outcome) -> float | None:
+def floor(run: Run) -> float | None:
     """The least loss there can be, where the study says it."""
-    value = outcome.summary.get("floor")
+    value = run.summary.get("floor")
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if math.isfinite(value) else None
 
 
-def answer(outcome: Outcome) -> list[str]:
+def answer(run: Run) -> list[str]:
     """What came out, in plain sentences: the loss, the stages, the plateaus, the claims."""
-    said = [s for s in (_loss_sentence(outcome), _stage_sentence(outcome)) if s]
-    waits = outcome.plateaus
+    said = [s for s in (_loss_sentence(run), _stage_sentence(run)) if s]
+    waits = run.plateaus
     if waits:
         where = listed([f"{p.loss:.4f}" for p in waits])
         many = "one plateau, at loss" if len(waits) == 1 else f"{len(waits)} plateaus, at losses"
         said.append(f"It waited on {many} {where}.")
-    if outcome.claims is not None:
-        said.append(f"Claims: {outcome.claims.summary}.")
+    if run.claims is not None:
+        said.append(f"Claims: {run.claims.summary}.")
     return said
 
 
-def _loss_sentence(outcome: Outcome) -> str:
-    ends = losses(outcome)
+def _loss_sentence(run: Run) -> str:
+    ends = losses(run)
     if ends is None:
         return ""
     first, last = ends
     if not math.isfinite(last):
         return f"The last loss is not a finite number; the first was {first:.6g}."
     words = f"The loss {'fell' if last < first else 'went'} from {first:.6g} to {last:.6g}"
-    least = floor(outcome)
+    least = floor(run)
     if least is None:
         return words + "."
     gap = last - least
     return f"{words}, {abs(gap):.3g} {'above' if gap >= 0 else 'below'} its floor {least:.6g}."
 
 
-def _stage_sentence(outcome: Outcome) -> str:
-    stages = outcome.stages
+def _stage_sentence(run: Run) -> str:
+    stages = run.stages
     if not stages:
-        return no_stages(outcome)
+        return no_stages(run)
     many = "one stage" if len(stages) == 1 else f"{len(stages)} stages"
     times = [f"{named(s)} at t\u00a0=\u00a0{s.time:.4g}" for s in stages]
     return f"It passed {many}: {listed(times)}."
 
 
-def no_stages(outcome: Outcome) -> str:
+def no_stages(run: Run) -> str:
     """The sentence for a run without stages."""
-    if outcome.status in COMPLETE:
+    if run.finished:  # only then is the absence of something a finding
         return "No stage was told apart in this run (no separation)."
     return "No stage was told apart before the run ended."
 
 
-def no_plateaus(outcome: Outcome) -> str:
+def no_plateaus(run: Run) -> str:
     """The sentence for a run without plateaus."""
-    if outcome.status in COMPLETE:
+    if run.finished:
         return "The speed has no minimum that stands out: the flow never waited."
     return "The speed had no minimum that stands out before the run ended."
 

@@ -8,21 +8,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnflow._errors import InputError
-from attnflow.runs import _html
+from attnflow.runs import _show
 
 if TYPE_CHECKING:
     import xarray as xr
 
-_HEADER = ("observable", "absolute", "at time", "relative", "scale")
+_HEADER = ("observable", "difference", "at time", "of its range", "of its size")
+
+STILL = 1e-6
+"""A curve whose range is below this share of its size hardly moves."""
+CLOSE = 0.1
+"""Up to this relative difference two curves are called the same to so many percent."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The largest differences of one observable over the common times.
+    """The largest difference of one observable over the common times.
 
-    `absolute` is max |a - b|, reached at time `at`; `relative` is the largest of
-    |a - b| / max(|a|, |b|) (0 where both are 0); `scale` is max(|a|, |b|) over everything.
-    A NaN on one side only counts as an infinite difference.
+    `absolute` is max |a - b|, reached at time `at`; `size` is max(|a|, |b|), and `scale` the range
+    (max - min) of the side that moves more, or the size where neither moves, as `of` says;
+    `relative` is absolute / scale. So a curve that falls to 1e-8 and is late by a little is not
+    called wrong by 100 %. A NaN on one side only counts as an infinite difference.
     """
 
     name: str
@@ -30,6 +36,12 @@ class Difference:
     at: float | None
     relative: float
     scale: float
+    of: str
+    size: float
+
+    def __str__(self) -> str:
+        at = "" if self.at is None else f" at time {self.at:.6g}"
+        return f"{percent(self.relative)} of its {self.of} ({self.name}{at})"
 
 
 @dataclass(frozen=True)
@@ -49,25 +61,48 @@ class Comparison:
         raise KeyError(name)
 
     @property
+    def worst(self) -> Difference | None:
+        """The row with the largest relative difference."""
+        return max(self.rows, key=lambda row: row.relative, default=None)
+
+    @property
     def largest_relative(self) -> float:
-        return max((row.relative for row in self.rows), default=0.0)
+        return self.worst.relative if self.worst else 0.0
 
     def __repr__(self) -> str:
         skipped = "".join(f"\nleft out: {name} ({why})" for name, why in self.skipped.items())
-        return f"{self.sentence}\n{_html.text(self._cells(), _HEADER)}{skipped}"
+        return f"{self.sentence}\n{_show.text(self._cells(), _HEADER)}{skipped}"
 
     def _repr_html_(self) -> str:
         left_out = [
             (f"{name} (left out)", why, None, None, None) for name, why in self.skipped.items()
         ]
-        return _html.table([*self._cells(), *left_out], header=_HEADER, caption=self.sentence)
+        return _show.table([*self._cells(), *left_out], header=_HEADER, caption=self.sentence)
 
     def _cells(self) -> list[tuple[Any, ...]]:
-        return [(r.name, r.absolute, r.at, r.relative, r.scale) for r in self.rows]
+        return [
+            (
+                row.name,
+                row.absolute,
+                row.at,
+                percent(row.relative) if row.of == "range" else "it does not move",
+                percent(row.absolute / row.size if row.absolute else 0.0),
+            )
+            for row in self.rows
+        ]
+
+
+def percent(share: float) -> str:
+    """`3 %`; in powers of ten where it is very small or no number of percent is of use."""
+    if share == 0 or not np.isfinite(share):
+        return "0 %" if share == 0 else "no number"
+    return f"{100 * share:.2g} %" if 1e-5 <= share < 10 else f"{share:.1e}"
 
 
 def compare(a: Any, b: Any) -> Comparison:
     """Largest differences on the common time range, at the times of the coarser side.
+
+    The sentence says how far the two are apart in relative terms: of the range of the curve.
 
     Each side is a dataset or whatever has one as its `trajectory`: a run on disk, a solution, an
     outcome. So a flow and its discretisation are compared in one line.
@@ -92,7 +127,18 @@ def _compared(a: xr.Dataset, b: xr.Dataset) -> Comparison:
         else:
             same = b[name].transpose(*a[name].dims).values
             rows.append(_difference(name, a[name].values[None], same[None], None))
-    return Comparison(tuple(rows), skipped, sentence, interpolated)
+    return Comparison(tuple(rows), skipped, f"{_said(rows)}{sentence}", interpolated)
+
+
+def _said(rows: list[Difference]) -> str:
+    if not rows:
+        return ""
+    worst = max(rows, key=lambda row: row.relative)
+    if worst.relative == 0:
+        return "equal in every number; "
+    if np.isinf(worst.relative):
+        return f"one side has no number where the other has one ({worst.name}); "
+    return f"{'the same to' if worst.relative <= CLOSE else 'they differ by'} {worst}; "
 
 
 def _data(side: Any, field: str) -> xr.Dataset:
@@ -158,20 +204,23 @@ def _at(times: np.ndarray, values: np.ndarray, grid: np.ndarray) -> np.ndarray:
 
 def _difference(name: str, a: np.ndarray, b: np.ndarray, times: np.ndarray | None) -> Difference:
     if not a.size:
-        return Difference(name, 0.0, None, 0.0, 0.0)
+        return Difference(name, 0.0, None, 0.0, 0.0, "size", 0.0)
     a, b = np.asarray(a, float), np.asarray(b, float)
     both_nan = np.isnan(a) & np.isnan(b)
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         gap = np.where((a == b) | both_nan, 0.0, np.abs(a - b))
-        gap = np.where(np.isnan(gap), np.inf, gap)
-        size = np.fmax(np.abs(a), np.abs(b))
-        relative = np.where(gap == 0, 0.0, np.where(np.isinf(gap), np.inf, gap / size))
+    gap = np.where(np.isnan(gap), np.inf, gap)
     worst = int(np.argmax(gap.reshape(len(gap), -1).max(axis=1)))
-    finite = size[np.isfinite(size)]
-    return Difference(
-        name,
-        float(gap.max()),
-        None if times is None else float(times[worst]),
-        float(relative.max()),
-        float(finite.max()) if finite.size else float("nan"),
-    )
+    largest = float(gap.max())
+    size = max(_finite(a)[1], _finite(b)[1])
+    extent = max(_finite(a)[0], _finite(b)[0]) if times is not None else 0.0
+    scale, of = (extent, "range") if extent > STILL * size else (size, "size")
+    relative = largest / scale if largest and np.isfinite(largest) else largest
+    at = None if times is None else float(times[worst])
+    return Difference(name, largest, at, relative, scale, of, size)
+
+
+def _finite(values: np.ndarray) -> tuple[float, float]:
+    """The range and the size of what is finite."""
+    finite = values[np.isfinite(values)]
+    return (float(np.ptp(finite)), float(np.abs(finite).max())) if finite.size else (0.0, 0.0)

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from attnflow._errors import InputError
-from attnflow.runs import _html
+from attnflow.runs import _show
 from attnflow.runs._cells import Cell
-from attnflow.runs._files import full_disk_said, plain, unworded, write_json_atomic
-from attnflow.runs._manifest import check_format, now
+from attnflow.runs._files import plain, read_sealed, unworded, write_sealed, writing
+from attnflow.runs._folder import Exists
+from attnflow.runs._manifest import now
 from attnflow.runs._statistics import Fit, Slope, Spread, slopes, spread
 from attnflow.runs._sweep import CellResult
 
 KIND = "attnflow-ensemble"
-FORMAT = 1
+FORMAT = 2
 NAME = "ensemble.json"
 
 
@@ -74,25 +74,24 @@ class Ensemble:
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write `ensemble.json` in the folder (made if missing)."""
-        folder = Path(folder)
-        check_ensemble_folder(folder, exists="resume")
-        with full_disk_said(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        write_json_atomic(folder / NAME, self.json(folder))
-        return folder / NAME
+        path = Path(folder) / NAME
+        with writing(path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_sealed(path, self.json(path.parent))
+        return path
 
     def __repr__(self) -> str:
         parts = [f"Ensemble of {self.study}: {self.sentence}"]
-        parts += [_html.text(_spread_rows(self.spread), _SPREAD)] if self.spread else []
-        parts += [_html.text(_slope_rows(self.slopes), _SLOPE)] if self.slopes else []
+        parts += [_show.text(_spread_rows(self.spread), _SPREAD)] if self.spread else []
+        parts += [_show.text(_slope_rows(self.slopes), _SLOPE)] if self.slopes else []
         return "\n\n".join(parts)
 
     def _repr_html_(self) -> str:
         title = f"Ensemble of {self.study}: {self.sentence}"
-        page = _html.table(_spread_rows(self.spread), header=_SPREAD, caption=title)
+        page = _show.table(_spread_rows(self.spread), header=_SPREAD, caption=title)
         if self.slopes:
             caption = "Least squares in every form that is defined; natural logarithms"
-            page += _html.table(_slope_rows(self.slopes), header=_SLOPE, caption=caption)
+            page += _show.table(_slope_rows(self.slopes), header=_SLOPE, caption=caption)
         return page
 
 
@@ -102,14 +101,38 @@ def begin_ensemble(
     cells: Sequence[Cell],
     *,
     command: str = "",
-    exists: Literal["refuse", "resume"] = "refuse",
-) -> Path:
-    """Check the folder before any work and write an `ensemble.json` whose cells are waiting."""
+    exists: Exists = "open",
+) -> Ensemble | None:
+    """Check the folder before any work and write an `ensemble.json` whose cells are waiting.
+
+    Returns the ensemble of the same cells that is finished there already, else None.
+    """
     folder = Path(folder)
-    check_ensemble_folder(folder, exists=exists)
+    with writing(folder):
+        if folder.exists() and not folder.is_dir():
+            raise InputError("out", f"'{folder}' is a file; name a folder")
+        there = open_ensemble(folder) if read_ensemble(folder) else None
+        if there is None and folder.exists() and any(folder.iterdir()):
+            raise InputError(
+                "out",
+                f"'{folder}' is not empty and is not an ensemble of ours; name a new folder, "
+                "nothing was written",
+            )
+    if there is not None:
+        same = plain([r.cell for r in there.results]) == plain(list(cells))
+        if there.study != study or not same or exists == "overwrite":
+            raise InputError(
+                "out", f"'{folder}' already holds an ensemble ({there.command}); name a new folder"
+            )
+        if exists == "open" and there.status == "finished":
+            return there
+        if exists == "open":
+            raise InputError(
+                "out", f"'{folder}' holds an unfinished ensemble; resume it (--resume)"
+            )
     waiting = [CellResult(cell, False, "waiting", "not run yet") for cell in cells]
     Ensemble.of(study, waiting, command).save(folder)
-    return folder
+    return None
 
 
 def open_ensemble(folder: str | os.PathLike[str]) -> Ensemble:
@@ -117,47 +140,19 @@ def open_ensemble(folder: str | os.PathLike[str]) -> Ensemble:
     value = read_ensemble(folder)
     if value is None:
         raise InputError("run", f"'{folder}' is not an ensemble (it has no {NAME} of ours)")
-    try:
-        return Ensemble(
-            value["study"],
-            tuple(_result_from(folder, row) for row in value["cells"]),
-            tuple(Spread(**{**row, "value": unworded(row["value"])}) for row in value["spread"]),
-            tuple(_slope_from(row) for row in value["slopes"]),
-            value["command"],
-            value["created"],
-        )
-    except (KeyError, TypeError) as error:
-        raise InputError("run", f"'{folder / NAME}' is damaged ({error})") from error
+    return Ensemble(
+        value["study"],
+        tuple(_result_from(folder, row) for row in value["cells"]),
+        tuple(Spread(**{**row, "value": unworded(row["value"])}) for row in value["spread"]),
+        tuple(_slope_from(row) for row in value["slopes"]),
+        value["command"],
+        value["created"],
+    )
 
 
 def read_ensemble(folder: Path) -> dict[str, Any] | None:
     """`ensemble.json` as it is, or None where there is none of ours."""
-    try:
-        value = json.loads((folder / NAME).read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (ValueError, OSError) as error:
-        raise InputError("run", f"'{folder / NAME}' cannot be read ({error})") from error
-    if not isinstance(value, dict) or value.get("kind") != KIND:
-        return None
-    check_format(value, folder, FORMAT)
-    return value
-
-
-def check_ensemble_folder(folder: Path, *, exists: Literal["refuse", "resume"]) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise InputError("out", f"'{folder}' is a file; name a folder")
-    if read_ensemble(folder) is None:
-        if folder.exists() and any(folder.iterdir()):
-            raise InputError(
-                "out",
-                f"'{folder}' is not empty and is not an ensemble of ours; name a new folder, "
-                "nothing was written",
-            )
-    elif exists == "refuse":
-        raise InputError(
-            "out", f"'{folder}' already holds an ensemble; resume it, or name another folder"
-        )
+    return read_sealed(folder / NAME, KIND, FORMAT)
 
 
 _OPEN = ("waiting", "cancelled")
@@ -166,7 +161,7 @@ _SLOPE = ("scalar", "against", "form", "slope", "error", "r2", "n")
 
 
 def _spread_rows(rows: Sequence[Spread]) -> list[tuple[Any, ...]]:
-    at = [None if s.parameter is None else f"{s.parameter}={_html.cell(s.value)}" for s in rows]
+    at = [None if s.parameter is None else f"{s.parameter}={_show.cell(s.value)}" for s in rows]
     return [(s.name, a, s.mean, s.sd, s.min, s.max, s.n) for s, a in zip(rows, at, strict=True)]
 
 

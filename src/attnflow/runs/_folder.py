@@ -3,40 +3,35 @@
 from __future__ import annotations
 
 import os
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
 from attnflow._errors import InputError, shown
-from attnflow.runs import _journal, _lock, _manifest
+from attnflow.runs import _journal, _lock, _manifest, _trajectory
 from attnflow.runs._files import (
     DiskFull,
-    full_disk_said,
     plain,
-    remove_dir,
     remove_leftovers,
+    remove_parts,
+    replacing_dir,
     write_json_atomic,
+    write_sealed,
     write_text_atomic,
+    writing,
 )
 
-Exists = Literal["refuse", "resume", "overwrite"]
+Exists = Literal["open", "resume", "overwrite"]
 
-WORKING = (_journal.NAME, "segments", "checkpoints", "shape.json")
+WORKING = (_journal.NAME, *_journal.PARTS, _trajectory.SHAPE)
 """What is there only while a run is under way; without the journal the rest means nothing."""
 
-RESULTS = (
-    "trajectory.zarr",
-    "final.npz",
-    "marks.json",
-    "stages.json",
-    "saddles.json",
-    "claims.json",
-    "figures",
-    "report.html",
-)
-"""What a finished run may hold beside its manifest; overwriting removes these and nothing else."""
+SOLVED = (_trajectory.ZARR, "final.npz", "marks.json")
+"""What the solve leaves."""
+
+DERIVED = ("stages.json", "saddles.json", "claims.json", "figures", "report.html")
+"""What is made from it, and can be made again."""
 
 
 class RunFolder:
@@ -49,8 +44,6 @@ class RunFolder:
 
     def __init__(self, path: Path, manifest: dict[str, Any], lock: _lock.Lock):
         self.path = path
-        self.changes: tuple[str, ...] = ()
-        """What is different from when the run was begun; it may change the last bits."""
         self._manifest = manifest
         self._lock = lock
         self._fresh = False
@@ -58,32 +51,15 @@ class RunFolder:
 
     @classmethod
     def create(
-        cls,
-        path: str | os.PathLike[str],
-        *,
-        study: str,
-        config: Mapping[str, Any],
-        seed: Any = None,
-        solver: Mapping[str, Any] | None = None,
-        precision: str = "float64",
-        command: str | Sequence[str] = "",
-        exists: Exists = "refuse",
+        cls, path: str | os.PathLike[str], manifest: Mapping[str, Any], exists: Exists = "open"
     ) -> RunFolder:
-        """Claim `path` for a run of this config; bad input is said before anything is written.
+        """Claim `path` for the run of a new manifest; bad input is said before anything is written.
 
-        `exists` is what to do with a run that is already there: `refuse`; `resume` it (same
-        config only; where there is none a new one begins); `overwrite` it. A resumed run may
-        turn out to be `finished`. A folder that holds something else is never touched.
+        `exists` is what to do with a run that is already there: `open` it where it is finished,
+        `resume` it where it is not, `overwrite` it. Only a run of the same identity is opened or
+        resumed, and a folder that holds something else is never touched.
         """
-        path = Path(path)
-        manifest = _manifest.new_manifest(
-            study=study,
-            config=config,
-            seed=seed,
-            solver=solver,
-            precision=precision,
-            command=command if isinstance(command, str) else shlex.join(command),
-        )
+        path, manifest = Path(path), dict(manifest)
         _check(path, manifest, exists)
         made = _make(path)
         try:
@@ -113,16 +89,13 @@ class RunFolder:
     def open(cls, path: str | os.PathLike[str]) -> RunFolder:
         """Claim a run that is there, to add to it (a report, claims, a summary)."""
         path = Path(path)
-        if _manifest.read_manifest(path) is None:
-            raise InputError("run", f"'{path}' is not a run folder (it has no manifest of ours)")
+        read_run(path)
         lock = _lock.Lock(path)
         try:
-            manifest = _manifest.read_manifest(path)
-            assert manifest is not None
+            return cls(path, read_run(path), lock)
         except BaseException:
             lock.release()
             raise
-        return cls(path, manifest, lock)
 
     @property
     def manifest(self) -> Mapping[str, Any]:
@@ -135,21 +108,42 @@ class RunFolder:
 
     def update(self, **fields: Any) -> None:
         """Set fields of the manifest (`status`, `sentence`, `work`, `drift`, `summary`, ...)."""
-        for fixed in ("kind", "format", "study", "config", "digest", "created"):
+        for fixed in ("kind", "format", "study", "config", "digest", "identity", "created"):
             if fixed in fields:
                 raise InputError(fixed, "is fixed when a run is created")
         self._manifest = {**self._manifest, **plain(fields)}
         self._write()
 
-    def pause(self, status: str, sentence: str, **fields: Any) -> None:
-        """Record why the run stopped before its end; it can be resumed."""
-        self.update(status=status, sentence=sentence, finished=False, **fields)
+    def note(self, sentence: str) -> None:
+        """Add a sentence for the readers of the run."""
+        if sentence not in self._manifest["notes"]:
+            self.update(notes=[*self._manifest["notes"], sentence])
 
-    def write_json(self, name: str, value: Any) -> None:
-        write_json_atomic(self.path / name, value)
+    def store(self, parts: Mapping[str, Any], **fields: Any) -> None:
+        """Write parts of the run, and record their sizes and hashes together with `fields`.
 
-    def write_text(self, name: str, text: str) -> None:
-        write_text_atomic(self.path / name, text)
+        A part is text, a function that fills a folder, or a value that becomes JSON. A kill in
+        between leaves a part that the manifest does not know, which counts as not there.
+        """
+        self._forget(parts)
+        for name, value in parts.items():
+            if isinstance(value, str):
+                write_text_atomic(self.path / name, value)
+            elif callable(value):
+                _fill(self.path / name, value)
+            else:
+                write_json_atomic(self.path / name, value)
+        self.record(parts, **fields)
+
+    def record(self, names: Any, **fields: Any) -> None:
+        """Record the files of parts as they are now, together with `fields`."""
+        found = _manifest.hashed(self.path, names)
+        self.update(files={**self._manifest["files"], **found}, **fields)
+
+    def pause(self, **facts: Any) -> None:
+        """Record why the run stopped (`status`, `sentence`) before its end; it can be resumed."""
+        entries, _ = _journal.read_journal(self.path)
+        self.update(**{**facts, "finished": False, "entries": len(entries)})
 
     def close(self) -> None:
         self._lock.release()
@@ -162,112 +156,151 @@ class RunFolder:
             if error is None or self.finished:
                 return
             bad_input = isinstance(error, InputError) and not isinstance(error, DiskFull)
-            if bad_input and self._fresh and not _journal.read_journal(self.path):
-                self._take_back()
-                return
             # The status is a courtesy: on a full disk it may not fit, and the run stays as it is.
-            with suppress(OSError, DiskFull):
-                self.pause(*_end(error))
+            with suppress(OSError, InputError):
+                if bad_input and self._fresh and not _rows(self.path):
+                    remove_parts(self.path, (*WORKING, _manifest.NAME))
+                    self.close()
+                    _discard(self.path, self._made)
+                else:
+                    self.pause(**_end(error))
         finally:
             self.close()
 
-    def _take_back(self) -> None:
-        remove_parts(self.path, (*WORKING, _manifest.NAME))
-        self.close()
-        _discard(self.path, self._made)
-
     def _write(self) -> None:
         self._manifest["updated"] = _manifest.now()
-        write_json_atomic(self.path / _manifest.NAME, self._manifest)
+        write_sealed(self.path / _manifest.NAME, self._manifest)
 
     def _go_on(self, there: dict[str, Any]) -> None:
         self._manifest = there
-        if self.finished:
-            # Left over when a process was killed at the very end.
-            remove_parts(self.path, WORKING)
+        if not self.finished:
+            remove_parts(self.path, (*SOLVED, *DERIVED))
+            self.update(
+                status="running",
+                sentence="the run is under way (resumed)",
+                files={},
+                notes=list(dict.fromkeys([*there["notes"], *_manifest.changes(there)])),
+            )
             return
-        self.changes = _manifest.changes(there)
-        entry = {"at": _manifest.now(), "changes": list(self.changes)}
-        self.update(
-            status="running",
-            sentence="the run is under way (resumed)",
-            resumed=[*there.get("resumed", []), entry],
+        remove_parts(self.path, WORKING)  # left when a process was killed at the very end
+        damage = _manifest.damaged(self.path, there["files"])
+        lost = {name: what for name, what in damage.items() if name.split("/")[0] in DERIVED}
+        _manifest.refuse_damage(self.path, {n: w for n, w in damage.items() if n not in lost})
+        again = {name.split("/")[0] for name in lost}
+        again |= (
+            {"stages.json", "saddles.json"} if again & {"stages.json", "saddles.json"} else set()
         )
+        self._forget(again | {"figures", "report.html"} if again else again)
+        for name, what in lost.items():
+            self.note(f"{name} was damaged and made again: it {what}")
+
+    def _forget(self, names: Any) -> None:
+        files = self._manifest["files"]
+        left = {name: f for name, f in files.items() if name.split("/")[0] not in set(names)}
+        if left != files:
+            self.update(files=left)
+            remove_parts(self.path, names)
 
     def _overwrite(self, there: dict[str, Any]) -> None:
         # First not finished, then empty, then new: a kill at any point leaves a run of ours.
         new, self._manifest = self._manifest, there
-        self.pause("removed", "the run is being overwritten")
-        remove_parts(self.path, (*RESULTS, *WORKING))
+        self.update(
+            status="removed", sentence="the run is being overwritten", finished=False, files={}
+        )
+        remove_parts(self.path, (*SOLVED, *DERIVED, *WORKING))
         self._manifest = new
         self._write()
 
 
-def default_path(
-    study: str, config: Mapping[str, Any], root: str | os.PathLike[str] = "runs"
-) -> Path:
+def finalise(folder: RunFolder, **facts: Any) -> None:
+    """Build `trajectory.zarr` and `marks.json`, record the facts, then remove the segments.
+
+    The facts go into the manifest (`status`, `sentence`, `work`, `drift`). After a kill at any
+    point the folder opens: the segments go only when the trajectory is in place and the manifest
+    says so.
+    """
+    path = folder.path
+    if not folder.finished:
+        rows, shape = _trajectory.read_working(path)
+        assert shape is not None
+        attrs = {key: folder.manifest[key] for key in ("study", "digest")}
+        write_json_atomic(path / "marks.json", rows.events)
+        _trajectory.write_trajectory(path, _trajectory.dataset(rows, shape, attrs))
+    folder.record(SOLVED, **{**facts, "finished": True, "entries": 0})
+    remove_parts(path, WORKING)
+
+
+def read_run(path: Path) -> dict[str, Any]:
+    """The manifest of a run that is there."""
+    manifest = _manifest.read_manifest(path)
+    if manifest is None:
+        what = (
+            "is not a run folder (it has no manifest of ours)" if path.exists() else "is not there"
+        )
+        raise InputError("run", f"'{path}' {what}")
+    return manifest
+
+
+def undrawn(damage: Mapping[str, str]) -> dict[str, str]:
+    """Of damaged files those that are not only drawn from the others (the figures, the page)."""
+    return {n: w for n, w in damage.items() if n.split("/")[0] not in ("figures", "report.html")}
+
+
+def default_path(study: str, config: Mapping[str, Any]) -> Path:
     """`runs/<study>-<digest>`: four hex digits, more where those name something else already."""
     digest = _manifest.digest(study, config)
     for digits in range(4, len(digest)):
-        path = Path(root) / f"{study}-{digest[:digits]}"
+        path = Path("runs") / f"{study}-{digest[:digits]}"
         try:
             there = _manifest.read_manifest(path)
-        except InputError:
-            continue
-        if there["digest"] == digest if there else _is_free(path):
-            return path
-    return Path(root) / f"{study}-{digest}"
-
-
-def remove_parts(path: Path, names: Sequence[str]) -> None:
-    for name in names:
-        if (path / name).is_dir():
-            remove_dir(path / name)
-        else:
-            (path / name).unlink(missing_ok=True)
+            if there["digest"] == digest if there else _is_free(path):
+                return path
+        except (InputError, OSError):
+            return path  # damaged, or not ours to read: whoever writes there is told
+    return Path("runs") / f"{study}-{digest}"
 
 
 def _check(path: Path, new: Mapping[str, Any], exists: Exists) -> dict[str, Any] | None:
-    """The manifest of the run to resume or overwrite, None for a free place, or a sentence."""
-    if exists not in ("refuse", "resume", "overwrite"):
-        raise InputError("exists", f"'{shown(exists)}' is not one of refuse, resume, overwrite")
-    if path.exists() and not path.is_dir():
-        raise InputError("out", f"'{path}' is a file; name a folder")
-    there = _manifest.read_manifest(path)
-    if there is None:
-        if not _is_free(path):
+    """The manifest of the run to open, resume or overwrite, None for a free place."""
+    if exists not in ("open", "resume", "overwrite"):
+        raise InputError("exists", f"'{shown(exists)}' is not one of open, resume, overwrite")
+    with writing(path):
+        if path.exists() and not path.is_dir():
+            raise InputError("out", f"'{path}' is a file; name a folder")
+        there = _manifest.read_manifest(path)
+        if there is None and not _is_free(path):
             raise InputError(
                 "out",
                 f"'{path}' is not empty and is not a run of ours; name a new folder, "
                 "nothing was written",
             )
-        return None
-    if exists == "overwrite":
+    if there is None or exists == "overwrite":
         return there
-    if there["digest"] != new["digest"]:
-        raise InputError("out", f"'{path}' holds another run: {_difference(there, new)}")
-    if exists == "refuse":
-        state = "a finished run" if there["finished"] else "an unfinished run"
+    other = _manifest.difference(there, new)
+    if other:
+        raise InputError(
+            "out", f"'{path}' holds another run: {other}; overwrite it, or name another folder"
+        )
+    if exists == "open" and not there["finished"]:
         raise InputError(
             "out",
-            f"'{path}' already holds {state} of this config, begun {there['created']}; "
-            "resume it, overwrite it, or name another folder",
+            f"'{path}' holds an unfinished run of this config ({there['status']}); "
+            "resume it (--resume) or overwrite it (--overwrite)",
         )
     return there
 
 
-def _difference(there: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    if there["study"] != new["study"]:
-        return f"its study is {there['study']}, not {new['study']}"
-    old, asked = dict(_manifest.flat(there["config"])), dict(_manifest.flat(new["config"]))
-    for key in [*asked, *old]:
-        if old.get(key) != asked.get(key):
-            return f"its {key} is {shown(old.get(key))}, not {shown(asked.get(key))}"
-    return "its config differs"
+def _rows(path: Path) -> bool:
+    return bool(_journal.of_kind(_journal.read_journal(path)[0], "segment"))
+
+
+def _fill(path: Path, fill: Callable[[Path], Any]) -> None:
+    with replacing_dir(path) as temp:
+        fill(temp)
 
 
 def _is_free(path: Path) -> bool:
-    """Empty, but for what a process leaves that was killed before it wrote its manifest."""
+    """Nothing there, or only what a process left that was killed before it wrote its manifest."""
     if not path.is_dir():
         return not path.exists()
     names = {child.name for child in path.iterdir()} - {_lock.NAME}
@@ -281,15 +314,11 @@ def _make(path: Path) -> Path | None:
     outermost = path
     while not outermost.parent.exists():
         outermost = outermost.parent
-    with full_disk_said(path):
+    with writing(path):
         try:
             path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
+        except OSError:
             _discard(path, outermost)
-            if isinstance(error, FileExistsError | NotADirectoryError | PermissionError):
-                raise InputError(
-                    "out", f"'{path}' cannot be made ({error.strerror}); name another folder"
-                ) from error
             raise
     return outermost
 
@@ -305,9 +334,11 @@ def _discard(path: Path, outermost: Path | None) -> None:
             path = path.parent
 
 
-def _end(error: BaseException) -> tuple[str, str]:
+def _end(error: BaseException) -> dict[str, str]:
     if isinstance(error, KeyboardInterrupt):
-        return "interrupted", "stopped by hand; resume goes on from the last checkpoint"
-    if isinstance(error, DiskFull):
-        return "disk full", error.sentence
-    return "failed", f"{type(error).__name__}: {error}".splitlines()[0]
+        status, words = "interrupted", "stopped by hand; resume goes on from the last checkpoint"
+    elif isinstance(error, DiskFull):
+        status, words = "disk full", error.sentence
+    else:
+        status, words = "failed", f"{type(error).__name__}: {error}".splitlines()[0]
+    return {"status": status, "sentence": words}

@@ -1,4 +1,9 @@
-"""The journal of a run: one JSON line after each segment and each checkpoint that is in place."""
+"""The journal of a run: one JSON line after each file of it that is in place.
+
+The first line is the shape of the columns, then come segments and checkpoints. Every line ends with
+its own checksum and names that of its file, so that damage is told from a line that a killed
+process left half-written.
+"""
 
 from __future__ import annotations
 
@@ -13,34 +18,47 @@ from typing import Any
 import numpy as np
 
 from attnflow._errors import InputError
-from attnflow.flows.sinks import Checkpoint, Event, Segment
-from attnflow.runs._files import full_disk_said, plain, read_arrays, write_text_atomic
+from attnflow.flows.sinks import Checkpoint, Event
+from attnflow.runs._files import plain, read_arrays, reason, write_text_atomic, writing
 
 NAME = "journal.jsonl"
+PARTS = ("segments", "checkpoints")
 _SCALARS = "scalars.json"
+_SUM = ',"sum":'
+
+Entry = dict[str, Any]
 
 
-def read_journal(folder: Path) -> list[dict[str, Any]]:
-    """The entries up to the first line that is torn (a process was killed while writing it)."""
+def read_journal(folder: Path, least: int = 0) -> tuple[list[Entry], str]:
+    """The entries up to the first line that is not whole, and what is wrong there.
+
+    Nothing is wrong with a torn last line, whose process was killed while writing it, unless
+    `least` lines are known to have been there.
+    """
+    there = {f"{part}/{p.name}" for part in PARTS for p in (folder / part).glob("*.npz")}
     try:
-        lines = (folder / NAME).read_bytes().split(b"\n")
+        lines = (folder / NAME).read_bytes().split(b"\n")[:-1]
     except FileNotFoundError:
-        return []
-    entries = []
-    for line in lines[:-1]:
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            break
-        if not isinstance(entry, dict) or entry.get("kind") not in ("segment", "checkpoint"):
-            break
+        lines = []
+    except OSError as error:
+        return [], f"'{folder / NAME}' cannot be read ({reason(error)})"
+    entries: list[Entry] = []
+    for line in lines:
+        entry = _entry(line)
+        if entry is None:
+            return entries, f"'{folder / NAME}' is damaged in line {len(entries) + 1}"
         entries.append(entry)
-    return entries
+    known = {file for entry in entries for file in (entry["file"], *entry.get("dropped", ()))}
+    lost = sorted(there - known)
+    if lost[1:]:  # one may have no line: a process can be killed between a file and its line
+        return entries, f"'{folder / NAME}' has lost the line of {lost[0]}"
+    short = len(entries) < least
+    return entries, f"'{folder / NAME}' has lost its last lines" if short else ""
 
 
-def append_entry(folder: Path, entry: dict[str, Any]) -> None:
+def append_entry(folder: Path, entry: Entry) -> None:
     path = folder / NAME
-    with full_disk_said(folder), open(path, "ab") as file:
+    with writing(folder), open(path, "ab") as file:
         before = file.tell()
         try:
             file.write(_line(entry).encode())
@@ -52,33 +70,35 @@ def append_entry(folder: Path, entry: dict[str, Any]) -> None:
             raise
 
 
-def rewrite_journal(folder: Path, entries: Iterable[dict[str, Any]]) -> None:
+def rewrite_journal(folder: Path, entries: Iterable[Entry]) -> None:
     write_text_atomic(folder / NAME, "".join(map(_line, entries)))
 
 
-def is_intact(folder: Path, entry: dict[str, Any]) -> bool:
-    """Whether the entry's file is there with the bytes that were written."""
+def of_kind(entries: Iterable[Entry], kind: str) -> list[Entry]:
+    return [entry for entry in entries if entry["kind"] == kind]
+
+
+def kept(entries: Iterable[Entry]) -> list[Entry]:
+    """The entries whose files are still there: of the checkpoints only the last two."""
+    entries = list(entries)
+    gone = {entry["file"] for entry in of_kind(entries, "checkpoint")[:-2]}
+    return [entry for entry in entries if entry["file"] not in gone]
+
+
+def content(folder: Path, entry: Entry) -> bytes:
+    """The bytes of an entry's file; other ones than were written are an `InputError`."""
+    path = folder / entry["file"]
     try:
-        return crc(folder / entry["file"]) == entry["crc"]
-    except OSError:
-        return False
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError("run", f"'{path}' cannot be read ({reason(error)})") from None
+    if zlib.crc32(data) != entry["crc"]:
+        raise InputError("run", f"'{path}' is damaged: it has other bytes than were written")
+    return data
 
 
-def crc(path: Path) -> int:
-    return zlib.crc32(path.read_bytes())
-
-
-def segments_of(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [entry for entry in entries if entry["kind"] == "segment"]
-
-
-def read_segment(folder: Path, entry: dict[str, Any]) -> Segment:
-    columns = read_arrays(folder / entry["file"])
-    return Segment(columns, events_from(entry["events"]))
-
-
-def read_checkpoint(folder: Path, entry: dict[str, Any]) -> Checkpoint:
-    arrays = read_arrays(folder / entry["file"])
+def read_checkpoint(folder: Path, entry: Entry) -> Checkpoint:
+    arrays = read_arrays(content(folder, entry))
     scalars = json.loads(arrays.pop(_SCALARS).tobytes())
     return Checkpoint(scalars.pop("step"), scalars.pop("time"), arrays, scalars["scalars"])
 
@@ -102,8 +122,16 @@ def events_from(rows: Iterable[dict[str, Any]]) -> tuple[Event, ...]:
     )
 
 
-def _line(entry: dict[str, Any]) -> str:
-    return json.dumps(plain(entry), allow_nan=False, separators=(",", ":")) + "\n"
+def _entry(line: bytes) -> Entry | None:
+    body, _, total = line.rpartition(_SUM.encode())
+    if not body or total != b"%d}" % zlib.crc32(body):
+        return None
+    return json.loads(body + b"}")
+
+
+def _line(entry: Entry) -> str:
+    body = json.dumps(plain(entry), separators=(",", ":"), allow_nan=False)[:-1]
+    return f"{body}{_SUM}{zlib.crc32(body.encode())}}}\n"
 
 
 def _number(value: Any) -> Any:

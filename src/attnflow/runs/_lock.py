@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from attnflow._errors import InputError
+from attnflow.runs._files import writing
 
 try:
     import fcntl
@@ -23,14 +25,16 @@ class Lock:
 
     def __init__(self, folder: Path):
         self._path = folder / NAME
-        self._file = _acquired(folder, self._path)
-        self._file.truncate(0)
-        self._file.write(str(os.getpid()).encode())
-        self._file.flush()
+        with writing(folder):
+            self._file = _acquired(folder, self._path)
+            self._file.truncate(0)
+            self._file.write(str(os.getpid()).encode())
+            self._file.flush()
 
     def release(self) -> None:
         if not self._file.closed:
-            self._path.unlink(missing_ok=True)
+            with suppress(OSError):
+                self._path.unlink()
             if fcntl:
                 # Said aloud, because a forked child may still share the open file.
                 fcntl.flock(self._file, fcntl.LOCK_UN)

@@ -1,4 +1,4 @@
-"""What a run says about itself: config, seeds, versions, machine, status."""
+"""What a run says about itself: identity, config, versions, machine, files, status."""
 
 from __future__ import annotations
 
@@ -6,29 +6,22 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from attnflow._errors import InputError
-from attnflow.runs._files import plain
+from attnflow._errors import InputError, shown
+from attnflow.runs._files import plain, read_sealed, reason, sha256
 
 KIND = "attnflow-run"
-FORMAT = 1
+FORMAT = 2
 NAME = "manifest.json"
+CHECKED = 2**30
+"""Bytes that are read through whenever a run is opened, about a second; of more than that only the
+sizes are looked at, and the trajectory is read through when it is asked for."""
 
-_REQUIRED = {
-    "study": str,
-    "config": dict,
-    "digest": str,
-    "created": str,
-    "updated": str,
-    "finished": bool,
-    "status": str,
-    "sentence": str,
-}
 _PACKAGES = ("attnflow", "jax", "jaxlib", "numpy", "scipy", "scikit-sundae")
 _VARIABLES = (
     "XLA_FLAGS",
@@ -43,23 +36,30 @@ _VARIABLES = (
 
 
 def new_manifest(
-    *,
     study: str,
     config: Mapping[str, Any],
-    seed: Any,
-    solver: Mapping[str, Any] | None,
-    precision: str,
-    command: str,
+    *,
+    seed: Any = None,
+    command: str = "",
+    identity: Mapping[str, str] | None = None,
+    source: Sequence[str] = (),
 ) -> dict[str, Any]:
+    """The manifest of a run that begins.
+
+    `identity` are the hashes of what decides the run besides its config (the study's code, the
+    text, the tokenizer); `source` is where the file of a study of one's own is.
+    """
     return {
         "kind": KIND,
         "format": FORMAT,
         "study": study,
         "config": plain(config, words=True),
         "digest": digest(study, config),
+        "identity": dict(identity or {}),
+        "source": list(source),
         "seed": plain(seed),
-        "precision": precision,
-        "solver": plain(solver or {}),
+        "precision": "float64",
+        "solver": {},
         **surroundings(),
         "command": command,
         "created": now(),
@@ -70,7 +70,9 @@ def new_manifest(
         "work": {},
         "drift": None,
         "summary": {},
-        "resumed": [],
+        "notes": [],
+        "files": {},
+        "entries": 0,
     }
 
 
@@ -96,47 +98,74 @@ def surroundings() -> dict[str, Any]:
     }
 
 
-def changes(manifest: Mapping[str, Any]) -> tuple[str, ...]:
-    """What is different now from when the run was begun: `versions.jax was 0.10.1, is 0.10.2`."""
+def changes(manifest: Mapping[str, Any]) -> list[str]:
+    """What is different now from when the run was begun, in sentences."""
     now_ = dict(flat(surroundings()))
     then = dict(flat({key: manifest.get(key) for key in surroundings()}))
-    return tuple(
-        f"{key} was {then.get(key) or 'not set'}, is {now_[key] or 'not set'}"
+    return [
+        f"resumed under other conditions, the last bits may differ: {key} was "
+        f"{then.get(key) or 'not set'}, is {now_[key] or 'not set'}"
         for key in now_
         if then.get(key) != now_[key]
-    )
+    ]
+
+
+def difference(there: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """What makes the run `there` another one than `new`; empty where they are the same."""
+    if there["study"] != new["study"]:
+        return f"its study is {there['study']}, not {new['study']}"
+    old, asked = dict(flat(there["config"])), dict(flat(new["config"]))
+    for key in [*asked, *old]:
+        if old.get(key) != asked.get(key):
+            return f"its {key} is {shown(old.get(key))}, not {shown(asked.get(key))}"
+    for key in dict.fromkeys([*new["identity"], *there["identity"]]):
+        if there["identity"].get(key) != new["identity"].get(key):
+            return f"{key} has changed since (its hash is another one)"
+    return ""
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
     """The manifest of a run folder, or None where there is none of ours.
 
-    A run of a newer format is an `InputError`, as is a manifest that cannot be read.
+    A manifest that is damaged, or of another format, is an `InputError`.
     """
-    try:
-        value = json.loads((folder / NAME).read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (ValueError, OSError) as error:
-        raise InputError("run", f"'{folder / NAME}' cannot be read ({error})") from error
-    if not isinstance(value, dict) or value.get("kind") != KIND:
-        return None
-    check_format(value, folder, FORMAT)
-    for key, kind in _REQUIRED.items():
-        if not isinstance(value.get(key), kind):
-            raise InputError("run", f"'{folder / NAME}' is damaged: its '{key}' is missing")
-    return value
+    return read_sealed(folder / NAME, KIND, FORMAT)
 
 
-def check_format(value: Mapping[str, Any], folder: Path, known: int) -> None:
-    given = value.get("format")
-    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
-        raise InputError("run", f"'{folder}' does not say its format (a whole number)")
-    if given > known:
-        raise InputError(
-            "run",
-            f"'{folder}' has format {given} and this attnflow reads up to format {known}; "
-            "open it with a newer attnflow",
-        )
+def hashed(folder: Path, names: Any) -> dict[str, list[Any]]:
+    """Size and SHA-256 of files, and of every file below folders, by path below `folder`."""
+    found = {}
+    for name in names:
+        top = folder / name
+        for path in sorted(p for p in top.rglob("*") if p.is_file()) if top.is_dir() else [top]:
+            if path.is_file():
+                key = path.relative_to(folder).as_posix()
+                found[key] = [path.stat().st_size, sha256(path)]
+    return found
+
+
+def damaged(folder: Path, files: Mapping[str, Any], read: bool = True) -> dict[str, str]:
+    """What is wrong with files that are not as the manifest has them; `read` their bytes too."""
+    found = {}
+    for name, (size, digest_) in files.items():
+        path = folder / name
+        try:
+            if not path.is_file():
+                found[name] = "is not a file any more" if path.exists() else "is missing"
+            elif path.stat().st_size != size:
+                found[name] = f"has {path.stat().st_size:,} bytes instead of {size:,}"
+            elif read and sha256(path) != digest_:
+                found[name] = "has other bytes than were written"
+        except OSError as error:
+            found[name] = f"cannot be read ({reason(error)})"
+    return found
+
+
+def refuse_damage(folder: Path, damage: Mapping[str, str]) -> None:
+    """Say the first of it."""
+    for name, what in damage.items():
+        more = f" (and {len(damage) - 1} more files)" if len(damage) > 1 else ""
+        raise InputError("run", f"'{folder / name}' is damaged: it {what}{more}")
 
 
 def flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -1,231 +1,268 @@
-"""Opening runs: a value per run, a row per folder."""
+"""A run: one value, whether it is in memory or on disk."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnflow._errors import InputError, shown
-from attnflow.flows.sinks import Event
-from attnflow.runs import _ensemble, _html, _journal, _lock, _manifest, _trajectory
+from attnflow import studies
+from attnflow._errors import InputError
+from attnflow.runs import _folder, _journal, _lock, _manifest, _show, _trajectory
 from attnflow.runs._files import unworded
+from attnflow.runs._list import state
 
 if TYPE_CHECKING:
     import xarray as xr
+    from matplotlib.figure import Figure
+
+    from attnflow.claims import Ledger
+    from attnflow.flows.sinks import Event
+    from attnflow.linearise import SaddleTable
+    from attnflow.observe.stages import Plateau, Stage
+    from attnflow.studies.study import Study
 
 
 class Run:
-    """A run on disk, read lazily; `open_run` makes it."""
+    """A run of a study: what was asked, what came out, and how it was computed.
 
-    def __init__(self, path: Path, manifest: Mapping[str, Any]):
-        self.path = path
+    `attnflow.run` gives one and `open_run` gives one back from its folder, with the same
+    attributes. What is on disk is read when it is asked for, and JAX is loaded only by what needs
+    the study itself (`built`, `figures`, the stages of an unfinished run).
+    """
+
+    def __init__(self, manifest: Mapping[str, Any], path: Path | None = None, **known: Any):
         self.manifest = manifest
+        self.path = path
+        self.known = known
+        """What is in memory; the rest is in the folder."""
+        for name in known:
+            if not hasattr(type(self), name):
+                raise TypeError(f"a run has no '{name}'")
+        vars(self).update(known)  # a cached property that is already known is not read
 
-    @property
+    def replace(self, **known: Any) -> Run:
+        """The same run with other values of some attributes."""
+        return Run(self.manifest, self.path, **{**self.known, **known})
+
+    @cached_property
     def study(self) -> str:
+        """The name of the study."""
         return self.manifest["study"]
 
     @cached_property
     def config(self) -> dict[str, Any]:
+        """Every key of the config with its value."""
         return unworded(self.manifest["config"])
 
-    @property
+    @cached_property
+    def built(self) -> Study:
+        """The study itself, built again from the config."""
+        where = studies.locate(self.study, self.path, self.source)
+        return studies.build(where, self.config).knowing(events=self.events)
+
+    @cached_property
+    def source(self) -> tuple[str, ...]:
+        """Where the file of a study of one's own was: its path, and that from the run's folder."""
+        return tuple(self.manifest["source"])
+
+    @cached_property
     def finished(self) -> bool:
+        """Whether it reached its end; else it can be resumed."""
         return self.manifest["finished"]
 
-    @property
+    @cached_property
     def status(self) -> str:
         return self._state[0]
 
-    @property
+    @cached_property
     def sentence(self) -> str:
         return self._state[1]
 
-    @property
-    def summary(self) -> dict[str, Any]:
-        return self.manifest.get("summary") or {}
+    @cached_property
+    def _state(self) -> tuple[str, str]:
+        return state(self.path, self.manifest)
 
     @cached_property
     def trajectory(self) -> xr.Dataset:
         """Everything observed, over `time`; of an unfinished run what there is so far."""
+        assert self.path is not None
+        if not _read_through(self.manifest):
+            files = self.manifest["files"]
+            zarr = {n: f for n, f in files.items() if n.startswith(_trajectory.ZARR)}
+            _manifest.refuse_damage(self.path, _manifest.damaged(self.path, zarr))
         attrs = {key: self.manifest[key] for key in ("study", "digest")}
         return _trajectory.read_trajectory(self.path, attrs)
 
+    @property
+    def loss(self) -> float:
+        """The last loss that was observed."""
+        return float(self.trajectory["loss"].values[-1])
+
     @cached_property
-    def marks(self) -> list[Event]:
+    def events(self) -> tuple[Event, ...]:
         """Marks and stops that were crossed, in order of time."""
-        rows = self.read_json("marks.json")
+        assert self.path is not None
+        rows = self._json("marks.json")
         if rows is None:
-            entries = _journal.segments_of(_journal.read_journal(self.path))
-            rows = [row for entry in entries for row in entry["events"]]
-        return list(_journal.events_from(rows))
-
-    @cached_property
-    def stages(self) -> Any:
-        """`stages.json`, or None."""
-        return self.read_json("stages.json")
-
-    @cached_property
-    def claims(self) -> Any:
-        """`claims.json`, or None."""
-        return self.read_json("claims.json")
-
-    def read_json(self, name: str) -> Any:
-        """A JSON file of the run, or None where it has none of that name."""
-        try:
-            return json.loads((self.path / name).read_bytes())
-        except FileNotFoundError:
-            return None
-        except (ValueError, OSError) as error:
-            raise InputError("run", f"'{self.path / name}' cannot be read ({error})") from error
+            found, shape = _trajectory.read_working(self.path)
+            if shape is not None:
+                return found.events
+            rows = open_run(self.path)._json("marks.json")  # finished in the meantime
+        return _journal.events_from(rows or ())
 
     @property
-    def _state(self) -> tuple[str, str]:
-        return state(self.path, self.manifest)
+    def marks(self) -> tuple[Event, ...]:
+        """The same as `events`."""
+        return self.events
 
-    def _facts(self) -> dict[str, Any]:
-        manifest = self.manifest
-        config = ", ".join(f"{key}={shown(value)}" for key, value in self.config.items())
-        facts = {
-            "status": f"{self.status}: {self.sentence}",
-            "config": config,
-            "work": ", ".join(f"{k} {v}" for k, v in (manifest.get("work") or {}).items()),
-            "drift": manifest.get("drift"),
-            "summary": ", ".join(f"{k} {shown(v)}" for k, v in self.summary.items()),
-            "folder": self.path,
-            "run again": manifest.get("command"),
+    @cached_property
+    def stages(self) -> list[Stage]:
+        from attnflow.observe.stages import Stage
+
+        rows = self._json("stages.json")
+        if rows is not None:
+            return [Stage(**row) for row in rows]
+        return self.built.stages(self.trajectory) if self.trajectory.sizes["time"] > 1 else []
+
+    @cached_property
+    def plateaus(self) -> list[Plateau]:
+        """Where the trajectory waited; empty when it never did."""
+        from attnflow.studies.study import plateaus_of
+
+        return plateaus_of(self.trajectory) if self.saddles is None else self.saddles.plateaus
+
+    @cached_property
+    def saddles(self) -> SaddleTable | None:
+        """Where the flow waited and how it left; None where no ledger was made."""
+        rows = self._json("saddles.json")
+        if rows is None:
+            return None
+        from attnflow.linearise import SavedSaddles
+
+        return SavedSaddles.of(rows)
+
+    @cached_property
+    def claims(self) -> Ledger | None:
+        """The ledger; None where the claims were not checked."""
+        from attnflow.claims import Ledger
+
+        rows = self._json("claims.json")
+        return None if rows is None else Ledger.from_json(json.dumps(rows))
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """The study's own numbers."""
+        return self.manifest["summary"]
+
+    @cached_property
+    def work(self) -> dict[str, float]:
+        """Evaluations, steps and seconds of the solve."""
+        return self.manifest["work"]
+
+    @cached_property
+    def drift(self) -> float:
+        """How far what is conserved has moved; NaN where nothing conserved was declared."""
+        found = self.manifest["drift"]
+        return math.nan if found is None else found
+
+    @cached_property
+    def solver(self) -> dict[str, Any]:
+        return self.manifest["solver"]
+
+    @cached_property
+    def command(self) -> str:
+        """The shell command that runs this again."""
+        return self.manifest["command"]
+
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """What the reader should know, such as a resume under other XLA flags."""
+        return tuple(self.manifest["notes"])
+
+    @cached_property
+    def figures(self) -> dict[str, Figure]:
+        """The study's figures, drawn from this run; `undrawn` says which could not be drawn."""
+        return self._drawn[0]
+
+    @cached_property
+    def undrawn(self) -> tuple[str, ...]:
+        """A sentence for each figure that failed: a picture must not cost the rest of a run."""
+        return self._drawn[1]
+
+    @cached_property
+    def _drawn(self) -> tuple[dict[str, Figure], tuple[str, ...]]:
+        drawn: dict[str, Figure] = {}
+        lost = []
+        try:
+            functions = self.built.figures()
+        except Exception as error:
+            return {}, (f"the figures were not drawn: {studies.told(error)}",)
+        for name, draw in functions.items():
+            try:
+                drawn[name] = draw(self.trajectory, self.stages)
+            except Exception as error:
+                lost.append(f"the figure {name} was not drawn: {studies.told(error)}")
+        return drawn, tuple(lost)
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that `run --json` prints."""
+        return {
+            "run": None if self.path is None else str(self.path),
+            "study": self.study,
+            "status": self.status,
+            "loss": self.loss if "loss" in self.trajectory else None,
+            "config": self.config,
+            "summary": self.summary,
+            "work": self.work,
+            "drift": self.drift,
         }
-        return {key: value for key, value in facts.items() if value not in (None, "")}
 
     def __repr__(self) -> str:
-        facts = self._facts()
-        width = max(map(len, facts))
-        return f"Run of {self.study}\n" + "\n".join(
-            f"  {key:<{width}}  {value}" for key, value in facts.items()
-        )
+        where = "in memory" if self.path is None else self.path
+        return f"Run({self.study}, {self.status}: {self.sentence} {where})"
+
+    def __str__(self) -> str:
+        return _show.screen(self)
 
     def _repr_html_(self) -> str:
-        return _html.table(list(self._facts().items()), caption=f"Run of {self.study}")
+        return _show.html(self)
 
-
-@dataclass(frozen=True)
-class RunRow:
-    """One line of a list of runs; `kind` is `run`, `ensemble` or `broken`."""
-
-    name: str
-    path: Path
-    kind: str
-    study: str
-    status: str
-    sentence: str
-    seed: Any
-    created: str
-    updated: str
-    finished: bool
-    summary: Mapping[str, Any]
+    def _json(self, name: str) -> Any:
+        """A JSON file of the run; None where the manifest does not know it."""
+        if self.path is None or name not in self.manifest["files"]:
+            return None
+        return json.loads((self.path / name).read_bytes())
 
 
 def open_run(path: str | PathLike[str]) -> Run:
-    """The run in a folder, finished or not; it is only read."""
-    path = Path(path)
-    manifest = _manifest.read_manifest(path)
-    if manifest is None:
-        what = (
-            "is not a run folder (it has no manifest of ours)" if path.exists() else "is not there"
-        )
-        raise InputError("run", f"'{path}' {what}")
-    return Run(path, manifest)
+    """The run in a folder, finished or not; it is only read, and damage is an `InputError`.
 
-
-def list_runs(folder: str | PathLike[str] = "runs") -> list[RunRow]:
-    """The runs and ensembles in a folder (or the folder itself), oldest first, broken ones last.
-
-    Folders that have nothing of ours are left out; a folder that is not there has no runs.
+    A damaged page or figure is a note: `attnflow report` draws it again.
     """
-    folder = Path(folder)
-    if folder.exists() and not folder.is_dir():
-        raise InputError("runs", f"'{folder}' is a file, not a folder of runs")
-    own = _row(folder)
-    if own is not None:
-        return [own]
-    children = sorted(p for p in folder.iterdir() if p.is_dir()) if folder.exists() else []
-    rows = [row for path in children if (row := _row(path)) is not None]
-    return sorted(rows, key=lambda row: (row.kind == "broken", row.created, row.name))
+    path = Path(path)
+    manifest = _folder.read_run(path)
+    damage = _manifest.damaged(path, manifest["files"], _read_through(manifest))
+    _manifest.refuse_damage(path, _folder.undrawn(damage))
+    if not manifest["finished"]:
+        _check_working(path, manifest)
+    notes = [f"{n} is damaged (it {w}); attnflow report draws it again" for n, w in damage.items()]
+    return Run(manifest, path, **({"notes": (*manifest["notes"], *notes)} if notes else {}))
 
 
-def state(path: Path, manifest: Mapping[str, Any]) -> tuple[str, str]:
-    """Status and sentence; `killed` for a run that says it is running and has no process."""
-    status, sentence = manifest["status"], manifest["sentence"]
-    if status != "running" or _lock.is_locked(path):
-        return status, sentence
-    entries = _journal.read_journal(path)
-    saved = [entry["time"] for entry in entries if entry["kind"] == "checkpoint"]
-    where = f"its last checkpoint at time {saved[-1]:.6g}" if saved else "the start"
-    return "killed", f"it ended without a word; resume goes on from {where}"
+def _read_through(manifest: Mapping[str, Any]) -> bool:
+    return sum(size for size, _ in manifest["files"].values()) <= _manifest.CHECKED
 
 
-def _row(path: Path) -> RunRow | None:
-    try:
-        manifest = _manifest.read_manifest(path)
-        if manifest is None:
-            ensemble = _ensemble.read_ensemble(path)
-            return _ensemble_row(path, ensemble) if ensemble else _lost(path)
-        status, sentence = state(path, manifest)
-        return RunRow(
-            path.name,
-            path,
-            "run",
-            manifest["study"],
-            status,
-            sentence,
-            manifest.get("seed"),
-            manifest["created"],
-            max(manifest["updated"], _last_written(path / _journal.NAME)),
-            manifest["finished"],
-            manifest.get("summary") or {},
-        )
-    except InputError as error:
-        return _broken(path, error.sentence)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return _broken(path, f"it cannot be read ({type(error).__name__}: {error})")
-
-
-def _ensemble_row(path: Path, value: Mapping[str, Any]) -> RunRow:
-    done = sum(bool(cell["ok"]) for cell in value["cells"])
-    sentence = f"{done} of {len(value['cells'])} cells have a result"
-    return RunRow(
-        path.name,
-        path,
-        "ensemble",
-        value["study"],
-        value["status"],
-        sentence,
-        value.get("seeds"),
-        value["created"],
-        value["updated"],
-        value["status"] == "finished",
-        {},
-    )
-
-
-def _lost(path: Path) -> RunRow | None:
-    parts = [name for name in (_trajectory.ZARR, _journal.NAME) if (path / name).exists()]
-    return _broken(path, f"it has {parts[0]} and no manifest.json") if parts else None
-
-
-def _broken(path: Path, sentence: str) -> RunRow:
-    return RunRow(path.name, path, "broken", "", "broken", sentence, None, "", "", False, {})
-
-
-def _last_written(path: Path) -> str:
-    try:
-        seconds = path.stat().st_mtime
-    except OSError:
-        return ""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+def _check_working(path: Path, manifest: Mapping[str, Any]) -> None:
+    """The journal and every file it names; of a run that is being written, as far as it is."""
+    entries, wrong = _journal.read_journal(path, manifest["entries"])
+    if wrong:
+        raise InputError("run", f"{wrong}; a resume begins before the damage")
+    if not _lock.is_locked(path):
+        for entry in _journal.kept(entries):
+            _journal.content(path, entry)

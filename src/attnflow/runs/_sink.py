@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import zlib
+from pathlib import Path
 from typing import Any
 
 from attnflow._errors import InputError
 from attnflow.flows.sinks import Checkpoint, Segment, Shape
 from attnflow.runs import _journal, _trajectory
-from attnflow.runs._files import plain, remove_dir, remove_leftovers, write_arrays_atomic
+from attnflow.runs._files import (
+    plain,
+    remove,
+    remove_leftovers,
+    remove_parts,
+    write_arrays_atomic,
+    write_json_atomic,
+)
 from attnflow.runs._folder import RunFolder
 from attnflow.runs._manifest import now
-
-_KEPT = 2
 
 
 class DiskSink:
@@ -24,69 +31,75 @@ class DiskSink:
     def __init__(self, folder: RunFolder):
         self._folder = folder
         self._path = folder.path
-        self._entries: list[dict[str, Any]] = []
+        self._entries: list[_journal.Entry] = []
 
     def begin(self, shape: Shape) -> Checkpoint | None:
         """Drop what came after the last intact checkpoint and return it (None: from the start)."""
         if self._folder.finished:
             raise InputError("run", f"'{self._path}' is finished; there is nothing to resume")
         _trajectory.check_shape(shape)
-        kept = _up_to_last_intact_checkpoint(self._path, _journal.read_journal(self._path))
-        if kept:
-            self._check_same_columns(shape)
-        # A trajectory here is from a process killed between building it and saying so.
-        remove_dir(self._path / _trajectory.ZARR)
-        (self._path / "marks.json").unlink(missing_ok=True)
-        _journal.rewrite_journal(self._path, kept)
-        self._entries = kept
-        for part in ("segments", "checkpoints"):
+        entries, wrong = _journal.read_journal(self._path, self._folder.manifest["entries"])
+        kept, last, broken = _intact(self._path, entries)
+        if last is not None:
+            self._check_same_columns(shape, kept[0])
+        self._folder.update(entries=0)
+        self._say(entries, last, wrong or broken)
+        for name in (_journal.NAME, _trajectory.SHAPE):
+            if (self._path / name).is_dir():  # a folder is not replaced by a file
+                remove(self._path / name)
+        for part in _journal.PARTS:
             (self._path / part).mkdir(exist_ok=True)
             remove_leftovers(self._path / part)
-            self._remove_others(part, [entry["file"] for entry in kept])
-        _trajectory.write_shape(self._path, shape)
-        return _journal.read_checkpoint(self._path, kept[-1]) if kept else None
+        names = {
+            f"{part}/{p.name}" for part in _journal.PARTS for p in (self._path / part).iterdir()
+        }
+        dropped = sorted(names - {entry["file"] for entry in kept})
+        head = self._file(_trajectory.SHAPE, _trajectory.shape_json(shape), kind="shape")
+        self._entries = [{**head, "dropped": dropped}, *kept[1:]]
+        _journal.rewrite_journal(self._path, self._entries)
+        remove_parts(self._path, dropped)
+        return last
 
     def flush(self, segment: Segment) -> None:
         if not segment.rows and not segment.events:
             return
         _trajectory.check_names(segment.columns)
-        index = len(_journal.segments_of(self._entries))
-        ends = segment.columns["time"][[0, -1]].tolist() if segment.rows else [None, None]
+        index = len(_journal.of_kind(self._entries, "segment"))
         self._store(
             f"segments/{index:05d}.npz",
             segment.columns,
-            {
-                "kind": "segment",
-                "rows": segment.rows,
-                "first": ends[0],
-                "last": ends[1],
-                "events": [plain(event) for event in segment.events],
-            },
+            kind="segment",
+            rows=segment.rows,
+            events=[plain(event) for event in segment.events],
         )
 
     def checkpoint(self, checkpoint: Checkpoint) -> None:
-        index = sum(entry["kind"] == "checkpoint" for entry in self._entries)
+        index = len(_journal.of_kind(self._entries, "checkpoint"))
         self._store(
             f"checkpoints/{index:05d}.npz",
             _journal.checkpoint_arrays(checkpoint),
-            {"kind": "checkpoint", "step": checkpoint.step, "time": checkpoint.time},
+            kind="checkpoint",
+            step=checkpoint.step,
+            time=checkpoint.time,
         )
-        recent = [e["file"] for e in self._entries if e["kind"] == "checkpoint"][-_KEPT:]
-        self._remove_others("checkpoints", recent)
+        for entry in _journal.of_kind(self._entries, "checkpoint")[-3:-2]:
+            remove(self._path / entry["file"])
 
     def collect(self) -> Segment:
-        return _trajectory.read_rows(self._path)
+        return _trajectory.read_working(self._path)[0]
 
-    def _store(self, file: str, arrays: Any, entry: dict[str, Any]) -> None:
-        path = self._path / file
-        write_arrays_atomic(path, arrays)
-        entry = {**entry, "file": file, "crc": _journal.crc(path), "at": now()}
+    def _store(self, file: str, content: Any, **facts: Any) -> None:
         # In this order an interrupt in between skips a number, and never uses one twice.
-        self._entries.append(entry)
-        _journal.append_entry(self._path, entry)
+        self._entries.append(self._file(file, content, **facts))
+        _journal.append_entry(self._path, self._entries[-1])
 
-    def _check_same_columns(self, shape: Shape) -> None:
-        stored = _trajectory.shape_json(_trajectory.read_shape(self._path))
+    def _file(self, file: str, content: Any, **facts: Any) -> _journal.Entry:
+        path = self._path / file
+        (write_json_atomic if file == _trajectory.SHAPE else write_arrays_atomic)(path, content)
+        return {**facts, "file": file, "crc": zlib.crc32(path.read_bytes()), "at": now()}
+
+    def _check_same_columns(self, shape: Shape, entry: _journal.Entry) -> None:
+        stored = _trajectory.shape_json(_trajectory.read_shape(self._path, entry))
         asked = _trajectory.shape_json(shape)
         for part in ("dims", "coords"):
             for name in [*stored[part], *asked[part]]:
@@ -97,19 +110,34 @@ class DiskSink:
                         "the same way; overwrite it, or name another folder",
                     )
 
-    def _remove_others(self, part: str, keep: list[str]) -> None:
-        for path in (self._path / part).glob("*.npz"):
-            if f"{part}/{path.name}" not in keep:
-                path.unlink()
+    def _say(self, entries: list[_journal.Entry], last: Checkpoint | None, wrong: str) -> None:
+        """What a reader has to know of a resume: damage, and a run that begins once more."""
+        if last is not None:
+            where = f"the run goes on from time {last.time:.6g}"
+        else:
+            where = "the run starts over"
+        if wrong:
+            self._folder.note(f"{wrong}; {where}")
+        elif last is None and _journal.of_kind(entries, "segment"):
+            self._folder.note(f"there was no checkpoint yet; {where}")
 
 
-def _up_to_last_intact_checkpoint(path: Any, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The entries that a resume keeps; a damaged segment ends them, older checkpoints are gone."""
-    kept = 0
-    for position, entry in enumerate(entries):
-        intact = _journal.is_intact(path, entry)
-        if entry["kind"] == "checkpoint" and intact:
-            kept = position + 1
-        elif entry["kind"] == "segment" and not intact:
-            break
-    return entries[:kept]
+def _intact(
+    path: Path, entries: list[_journal.Entry]
+) -> tuple[list[_journal.Entry], Checkpoint | None, str]:
+    """The entries up to the last checkpoint that can be read, it, and what is damaged.
+
+    A damaged shape or segment ends them; older checkpoints are gone anyway.
+    """
+    end, last, wrong = 0, None, ""
+    for entry in _journal.kept(entries):
+        try:
+            if entry["kind"] == "checkpoint":
+                last, end = _journal.read_checkpoint(path, entry), entries.index(entry) + 1
+            else:
+                _journal.content(path, entry)
+        except InputError as error:
+            wrong = wrong or error.sentence
+            if entry["kind"] != "checkpoint":
+                break
+    return entries[:end], last, wrong

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
 import signal
 import threading
@@ -25,6 +26,7 @@ from typing import Any
 from attnflow._errors import InputError, shown
 from attnflow.runs._cells import Cell
 from attnflow.runs._manifest import cpus
+from attnflow.runs._signals import ENDING, begin_worker
 
 Work = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 Progress = Callable[[int, int, "CellResult"], None]
@@ -91,6 +93,7 @@ class _Sweep:
         self._waiting: deque[int] = deque(range(len(cells)))
         self._running: dict[Future, tuple[int, Executor]] = {}
         self._done: dict[int, CellResult] = {}
+        self._stopping = False
 
     def results(self) -> list[CellResult]:
         try:
@@ -132,7 +135,8 @@ class _Sweep:
                 broken = isinstance(error, BrokenExecutor)
                 result = _unfinished(cell, error)
             self._pools.give_back(pool, broken=broken)
-            self._store(index, result)
+            if not (broken and self._stopping):
+                self._store(index, result)
 
     def _store(self, index: int, result: CellResult) -> None:
         self._done[index] = result
@@ -140,9 +144,11 @@ class _Sweep:
             self._progress(len(self._done), len(self._cells), result)
 
     def _cancel(self) -> None:
+        self._stopping = True
         self._waiting.clear()
         for future in self._running:
             future.cancel()
+        self._pools.stop()
         end = time.monotonic() + _GRACE
         while self._running and (left := end - time.monotonic()) > 0:
             self._gather(left)
@@ -163,7 +169,9 @@ class _OwnPools:
             return None
         self._left -= 1
         context = multiprocessing.get_context("spawn")
-        pool = ProcessPoolExecutor(1, mp_context=context, initializer=_ignore_interrupts)
+        pool = ProcessPoolExecutor(
+            1, mp_context=context, initializer=begin_worker, initargs=(os.getpid(),)
+        )
         self._all.append(pool)
         return pool
 
@@ -176,13 +184,20 @@ class _OwnPools:
         else:
             self._idle.append(pool)
 
+    def stop(self) -> None:
+        """Ask the busy ones: a run then ends at its next step and can be resumed."""
+        for process in self._busy():
+            process.terminate()
+
     def close(self) -> None:
+        for process in self._busy():  # past its grace
+            process.kill()
         for pool in self._all:
-            # Idle processes end by themselves; one that still works now is past its grace.
-            if pool not in self._idle:
-                for process in list((getattr(pool, "_processes", None) or {}).values()):
-                    process.terminate()
             pool.shutdown(wait=True, cancel_futures=True)
+
+    def _busy(self) -> list[Any]:
+        pools = [pool for pool in self._all if pool not in self._idle]
+        return [p for pool in pools for p in (getattr(pool, "_processes", None) or {}).values()]
 
 
 class _GivenPool:
@@ -201,16 +216,20 @@ class _GivenPool:
     def give_back(self, pool: Executor, *, broken: bool) -> None:
         self._left += 1
 
-    def close(self) -> None:
+    def stop(self) -> None:
         pass
+
+    close = stop
 
 
 def _guarded(work: Work, overrides: dict[str, Any]) -> tuple[str, Any, float]:
     """Runs in the worker. Exceptions come back as sentences: not every exception can be pickled."""
     begin = time.perf_counter()
-    # Between cells a worker ignores Ctrl-C (the parent ends it); within one the work sees it.
-    restore = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGINT, signal.default_int_handler) if restore else None
+    # Within a cell Ctrl-C and the parent's word to end are the work's; between cells they are not.
+    main = threading.current_thread() is threading.main_thread()
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, *ENDING) if main}
+    for each in before:
+        signal.signal(each, signal.default_int_handler)
     try:
         value = work(overrides)
         if not isinstance(value, Mapping):
@@ -221,8 +240,8 @@ def _guarded(work: Work, overrides: dict[str, Any]) -> tuple[str, Any, float]:
     except Exception as error:
         return "failed", _sentence(error), _since(begin)
     finally:
-        if restore:
-            signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
+        for each, handler in before.items():
+            signal.signal(each, signal.SIG_DFL if handler is None else handler)
 
 
 def _result(cell: Cell, outcome: tuple[str, Any, float]) -> CellResult:
@@ -258,10 +277,6 @@ def _check_picklable(work: Work) -> None:
             f"{shown(work)} cannot be sent to another process ({_sentence(error)}); "
             "define it at the top of a module, or give an executor of threads",
         ) from error
-
-
-def _ignore_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _since(begin: float) -> float:

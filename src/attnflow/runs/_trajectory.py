@@ -12,7 +12,7 @@ import numpy as np
 from attnflow._errors import InputError, shown
 from attnflow.flows.sinks import Segment, Shape, dataset, joined
 from attnflow.runs import _journal
-from attnflow.runs._files import full_disk_said, plain, replacing_dir, unworded, write_json_atomic
+from attnflow.runs._files import plain, read_arrays, replacing_dir, unworded
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -23,36 +23,40 @@ SHAPE = "shape.json"
 
 def write_trajectory(folder: Path, data: xr.Dataset) -> None:
     """`trajectory.zarr` (format 2, consolidated), built beside and renamed."""
-    with full_disk_said(folder), replacing_dir(folder / ZARR) as temp:
+    with replacing_dir(folder / ZARR) as temp:
         # Chunks of zeros are written too: zarr would give back 0.0 for -0.0.
         data.to_zarr(temp, mode="w", zarr_format=2, consolidated=True, write_empty_chunks=True)
 
 
-def read_trajectory(folder: Path, attrs: Mapping[str, Any] | None = None) -> xr.Dataset:
+def read_trajectory(folder: Path, attrs: Mapping[str, Any]) -> xr.Dataset:
     """The trajectory of a finished run (lazily) or of an unfinished one (from its segments)."""
     if not (folder / ZARR).exists():
-        try:
-            return dataset(read_rows(folder), read_shape(folder), attrs)
-        except FileNotFoundError:
-            # Finished in this very moment, or nothing there at all.
-            if not (folder / ZARR).exists():
-                raise InputError("run", f"'{folder}' holds no rows yet") from None
+        rows, shape = read_working(folder)
+        if shape is not None:
+            return dataset(rows, shape, attrs)
+        # Finished in this very moment, or nothing there at all.
+        if not (folder / ZARR).exists():
+            raise InputError("run", f"'{folder}' holds no rows yet")
     import xarray as xr
 
     return xr.open_zarr(folder / ZARR, consolidated=True, chunks=None, decode_times=False)
 
 
-def read_rows(folder: Path) -> Segment:
-    entries = _journal.segments_of(_journal.read_journal(folder))
-    return joined([_journal.read_segment(folder, entry) for entry in entries])
+def read_working(folder: Path) -> tuple[Segment, Shape | None]:
+    """Rows and shape of an unfinished run; the shape is None before it has written any."""
+    entries, wrong = _journal.read_journal(folder)
+    if wrong:
+        raise InputError("run", wrong)
+    segments = [
+        Segment(read_arrays(_journal.content(folder, entry)), _journal.events_from(entry["events"]))
+        for entry in _journal.of_kind(entries, "segment")
+    ]
+    shapes = _journal.of_kind(entries, "shape")
+    return joined(segments), read_shape(folder, shapes[0]) if shapes else None
 
 
-def write_shape(folder: Path, shape: Shape) -> None:
-    write_json_atomic(folder / SHAPE, shape_json(shape))
-
-
-def read_shape(folder: Path) -> Shape:
-    value = json.loads((folder / SHAPE).read_bytes())
+def read_shape(folder: Path, entry: dict[str, Any]) -> Shape:
+    value = json.loads(_journal.content(folder, entry))
     return Shape(
         {name: tuple(dims) for name, dims in value["dims"].items()},
         {

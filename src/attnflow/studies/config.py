@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 import shlex
 import tomllib
 import types
@@ -22,9 +23,17 @@ from attnflow._errors import InputError, nearest, shown
 C = TypeVar("C")
 
 
-def key(default: Any, doc: str) -> Any:
-    """A config field with its one-line explanation."""
-    return dataclasses.field(default=default, metadata={"doc": doc})
+MOST = 2**20
+"""Bytes of a config file: one that is larger is something else."""
+
+
+def key(default: Any, doc: str, *, head: bool = False, file: bool = False) -> Any:
+    """A config field with its one-line explanation.
+
+    A `head` key stands in the first line that a run prints. A `file` key may name a file that the
+    study reads: it is an option of the command line, and the file's hash is part of a run.
+    """
+    return dataclasses.field(default=default, metadata={"doc": doc, "head": head, "file": file})
 
 
 def unused(config: Any, why: str, *names: str) -> None:
@@ -52,6 +61,8 @@ def build(kind: type[C], values: Mapping[str, Any]) -> C:
             checked[name] = adapter.validate_python(_strict(value, hint))
         except pydantic.ValidationError:
             raise InputError(name, f"{shown(value)}; {describe(hint)}") from None
+        if isinstance(checked[name], int) and abs(checked[name]) >= 2**63:
+            raise InputError(name, f"{shown(checked[name])}; a whole number below 2^63")
     return kind(**checked)
 
 
@@ -59,6 +70,14 @@ def load_toml(path: str | Path) -> dict[str, Any]:
     """The keys of a TOML file (a flat table)."""
     path = Path(path)
     try:
+        # Not a device or a pipe, which may never end.
+        if path.exists() and not path.is_file():
+            raise InputError("config", f"{path} is not a file; a TOML file")
+        if path.stat().st_size > MOST:
+            size = path.stat().st_size
+            raise InputError(
+                "config", f"{path} has {size:,} bytes; a TOML file of at most {MOST:,}"
+            )
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not a text file"
@@ -92,6 +111,48 @@ def as_arguments(config: Any, default: Any) -> str:
         if value != getattr(default, f.name):
             words.append(f"--set {f.name}={shlex.quote(_argument(value))}")
     return " ".join(words)
+
+
+def headline(config: Any) -> str:
+    """The keys of a config that say most about a run, in a line."""
+    fields = dataclasses.fields(config)
+    marked = [f for f in fields if f.metadata.get("head")] or fields[:8]
+    told = {f.name: _listed(getattr(config, f.name)) for f in marked}
+    # "", () and 0.0 stand for what is chosen later.
+    said = {k: v for k, v in told.items() if v or isinstance(v, int)}
+    return "  ".join(f"{name}={brief(value)}" for name, value in said.items())
+
+
+def brief(value: Any) -> str:
+    """A value in a few characters."""
+    if isinstance(value, list):
+        return "(" + shown(" ".join(map(brief, value))) + ")"
+    return f"{value:g}" if isinstance(value, float) else shown(value)
+
+
+def files(config: Any) -> dict[str, Path]:
+    """The files that a config names, by key."""
+    named = {key: Path(getattr(config, key)) for key in described_files(config)}
+    return {key: path for key, path in named.items() if path.is_file()}
+
+
+def described_files(kind: Any) -> dict[str, str]:
+    """The keys that may name a file, each with its explanation."""
+    return {f.name: f.metadata["doc"] for f in dataclasses.fields(kind) if f.metadata.get("file")}
+
+
+def fits(field: str, value: Any, bytes: float) -> None:
+    """Refuse, before any work, what would not fit into this machine's memory."""
+    try:
+        there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # a system that does not say
+        there = 2**40
+    if bytes > there:
+        raise InputError(
+            field,
+            f"{shown(value)} takes about {bytes / 2**30:,.0f} GiB of memory and this machine "
+            f"has {there / 2**30:,.0f}; a smaller one",
+        )
 
 
 def describe(hint: Any) -> str:

@@ -7,6 +7,7 @@ The base class knows how to train in every mode, so that a study only says what 
 from __future__ import annotations
 
 import abc
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -32,11 +33,11 @@ class Study(abc.ABC):
     """One paper, or a user's own question, ready to run.
 
     Subclasses are final and set `name`, `title`, `Config`; they give `flow` and `start` and
-    whatever of the rest they have. `config` carries at least `until`, `rtol`, `mode`, `seed`.
+    whatever of the rest they have. `config` carries at least `until`, `rtol`, `mode`.
     """
 
     name: ClassVar[str]
-    title: ClassVar[str]
+    title: ClassVar[str] = ""
     Config: ClassVar[type]
     paper: ClassVar[Citation | None] = None
 
@@ -104,11 +105,17 @@ class Study(abc.ABC):
         return {}
 
     def saddles(
-        self, trajectory: xr.Dataset, *, rtol: float, engine: str = "auto"
+        self,
+        trajectory: xr.Dataset,
+        *,
+        rtol: float,
+        engine: str = "auto",
+        final: Params | None = None,
     ) -> SaddleLedger | None:
         """The saddle ledger of a finished flow; None where the dense spectra would be too large.
 
-        A study that wants none in its runs returns None.
+        `final` is the state at its end, where it is at hand: it may still wait there. A study
+        that wants no ledger in its runs returns None.
         """
         from attnflow.linearise import trajectory_ledger
         from attnflow.linearise.modes import DENSE
@@ -117,17 +124,12 @@ class Study(abc.ABC):
         if not system.has_loss or system.size > DENSE:
             return None
         return trajectory_ledger(
-            self.flow, self.start, trajectory, rtol=min(rtol, 1e-8), engine=engine
+            self.flow, self.start, trajectory, rtol=min(rtol, 1e-8), engine=engine, final=final
         )
 
     def plateaus(self, trajectory: xr.Dataset) -> list[Plateau]:
         """Where the trajectory waited; empty when it never did."""
-        from attnflow.observe.stages import plateaus
-
-        if "loss" not in trajectory or "speed" not in trajectory:
-            return []
-        t, speed, loss = (trajectory[n].values for n in ("time", "speed", "loss"))
-        return plateaus(t, speed, loss)
+        return plateaus_of(trajectory)
 
     def waits(
         self, trajectory: xr.Dataset, saddles: SaddleTable | None = None
@@ -135,24 +137,31 @@ class Study(abc.ABC):
         """The plateaus for a summary, each with its exit rate where the ledger has it.
 
         `rate_predicted` is the top rate of the refined critical point, `rate_measured` the growth
-        of its mode; None where the point was not refined, or the growth had no exponential window.
+        of its mode; None where the point was not refined, or it was not left exponentially.
         """
         known = {} if saddles is None else {row["time"]: row for row in saddles.records()}
+        found = self.plateaus(trajectory) if saddles is None else saddles.plateaus
         names = ("rate_predicted", "rate_measured")
-        return [
-            {**p.as_dict(), **{n: known.get(p.time, {}).get(n) for n in names}}
-            for p in self.plateaus(trajectory)
-        ]
+        return [{**p.as_dict(), **{n: known.get(p.time, {}).get(n) for n in names}} for p in found]
 
     @cached_property
     def solution(self) -> Solution:
-        """The solve of this config, in memory; a run that already solved puts its own here."""
+        """The solve of this config, in memory."""
         return self.solve()
 
     @cached_property
     def events(self) -> tuple[Event, ...]:
-        """The marks of this config's run; a stored run puts its own here."""
+        """The marks that the solve of this config crossed."""
         return self.solution.events
+
+    def knowing(self, **known: Any) -> Study:
+        """The same study, for which the `solution` or the `events` of a run are known already.
+
+        What was computed for this study so far (its flow, its start) is shared.
+        """
+        other = copy.copy(self)
+        vars(other).update(known)
+        return other
 
     def solve(self, **options: Any) -> Solution:
         """Train as `config.mode` says; `options` go to `integrate` or `descend`."""
@@ -181,3 +190,13 @@ class Study(abc.ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.config})"
+
+
+def plateaus_of(trajectory: xr.Dataset) -> list[Plateau]:
+    """Where a trajectory waited, from its speed and loss; empty when it never did."""
+    from attnflow.observe.stages import plateaus
+
+    if "loss" not in trajectory or "speed" not in trajectory:
+        return []
+    t, speed, loss = (trajectory[n].values for n in ("time", "speed", "loss"))
+    return plateaus(t, speed, loss)

@@ -18,6 +18,9 @@ from attnflow._errors import InputError, shown, whole
 MOST = 50_000
 """Most samples that are listed: a gradient over so many takes a third of a second."""
 
+TOKENS = 4_000_000
+"""Most tokens that they have together: a gigabyte as vectors."""
+
 
 @final
 @dataclass(frozen=True)
@@ -52,11 +55,12 @@ class MixtureClassification:
     @property
     def population(self) -> MixturePopulation:
         """Every distinct sample with its probability."""
-        if self.count > MOST:
+        if self.count > MOST or self.count * self.length > TOKENS:
             raise InputError(
                 "population",
-                f"K = {self.groups}, L = {self.length} has {self.count:,} distinct "
-                f"samples, more than {MOST:,}; use the orbit form (orbits) or sample(n, seed)",
+                f"K = {self.groups}, L = {self.length} has {self.count:,} distinct samples, more "
+                f"than {min(MOST, TOKENS // self.length):,}; use the orbit form (orbits) or "
+                "sample(n, seed)",
             )
         return _population(self)
 
@@ -221,8 +225,8 @@ def _population(task: MixtureClassification) -> MixturePopulation:
     K, distractors = task.groups, task.length - 2
     kinds = [(g, s) for g in range(1, K) for s in (1.0, -1.0)]  # group relative to the sample's
     bags = list(combinations_with_replacement(range(len(kinds)), distractors))
-    chance = [_orders(Counter(bag).values(), distractors) for bag in bags]
-    chance = np.array(chance) / (2 * K * len(kinds) ** distractors)
+    every = 2 * K * len(kinds) ** distractors
+    chance = np.array([_orders(Counter(bag).values(), distractors) / every for bag in bags])
     shift = np.array([[kinds[i][0] for i in bag] for bag in bags])
     sign = np.array([[kinds[i][1] for i in bag] for bag in bags])
     group = np.repeat(np.arange(K), 2 * len(bags))
@@ -240,12 +244,14 @@ def _orbits(task: MixtureClassification) -> MixturePopulation:
     """y = +1 in group 0; the distractors are a multiset of (n+, n-) pairs, one per other group."""
     K, distractors = task.groups, task.length - 2
     rows: list[tuple[list[int], list[float], float]] = []
-    for parts in _splits(distractors, K - 1, (distractors, 0)):
-        if len(rows) == MOST:
+    most = min(MOST, TOKENS // task.length)
+    # There are L - 1 with all distractors in one group: too many of those, and none is listed.
+    for parts in _splits(distractors if most >= task.length else 0, K - 1, (distractors, 0)):
+        if len(rows) == most or most < task.length:
             raise InputError(
-                "length", f"L = {task.length} has more than {MOST:,} orbits; use sample(n, seed)"
+                "length", f"{task.length}; it has more than {most:,} orbits, a shorter one has less"
             )
-        ways = math.perm(K - 1, len(parts)) / math.prod(
+        ways = math.perm(K - 1, len(parts)) // math.prod(
             math.factorial(n) for n in Counter(parts).values()
         )
         chance = ways * _orders([n for part in parts for n in part], distractors)
@@ -276,9 +282,9 @@ def _splits(
                 yield ((plus, minus), *rest)
 
 
-def _orders(counts: Any, total: int) -> float:
+def _orders(counts: Any, total: int) -> int:
     """The multinomial coefficient: the number of orders of a multiset of tokens."""
-    return math.factorial(total) / math.prod(math.factorial(n) for n in counts)
+    return math.factorial(total) // math.prod(math.factorial(n) for n in counts)
 
 
 def _assemble(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from attnflow._errors import InputError, positive, shown
-from attnflow.studies.config import key, unused
+from attnflow.studies.config import fits, key, unused
 from attnflow.tasks.laws import chain_of
 from attnflow.tasks.markov import MarkovChain
 
@@ -18,17 +18,22 @@ SGD_BATCH = 256
 class Config:
     """Focus and dilution: one-layer attention on a Markov chain (arXiv 2605.01199)."""
 
-    pi: tuple[float, ...] = key((0.75, 0.19, 0.05, 0.01), "stationary law, sums to 1")
-    lam: float = key(0.8, "weight of staying, eq. (2): P = lam I + (1 - lam) 1 pi^T")
+    elsewhere: ClassVar[dict[str, str]] = {"text": "focus-dilution-text"}
+    """A file that another study reads: with it, that one is run."""
+
+    pi: tuple[float, ...] = key((0.75, 0.19, 0.05, 0.01), "stationary law, sums to 1", head=True)
+    lam: float = key(0.8, "weight of staying, eq. (2): P = lam I + (1 - lam) 1 pi^T", head=True)
     chain_kind: Literal["two-term", "metropolis", "neighbours", "drift"] = key(
         "two-term", "which chain with that law: eq. (2), or one of three others with the same pi"
     )
     transition: tuple[tuple[float, ...], ...] = key(
         (), "any row-stochastic matrix [current, next] instead of pi and lam"
     )
-    dim: int = key(16, "hidden dimension m")
+    dim: int = key(16, "hidden dimension m", head=True)
     init_scale: float | Literal["width"] = key(
-        1e-3, "standard deviation of every initial entry, epsilon; width: 1/dim, as in App. E"
+        1e-3,
+        "standard deviation of every initial entry, epsilon; width: 1/dim, as in App. E",
+        head=True,
     )
     data: Literal["population", "finite", "sample"] = key(
         "population",
@@ -40,16 +45,16 @@ class Config:
         "uniform", "law of the first token, Def. 2.1 (data finite, sample)"
     )
     sequences: int = key(100_000, "sequences of the sample, and of its test set (data sample)")
-    until: float = key(3000.0, "flow time; discrete modes take until / rate steps")
+    until: float = key(3000.0, "flow time; discrete modes take until / rate steps", head=True)
     rtol: float = key(1e-6, "relative tolerance of the solve (mode flow)")
     mode: Literal["flow", "gd", "sgd", "adam"] = key(
-        "flow", "flow, gd or adam on the exact law of the data; sgd on minibatches"
+        "flow", "flow, gd or adam on the exact law of the data; sgd on minibatches", head=True
     )
     rate: float = key(0.01, "learning rate of gd, sgd and adam")
     batch: int = key(
         0, f"sequences in a minibatch of a discrete mode; 0: the full batch (sgd: {SGD_BATCH})"
     )
-    seed: int = key(0, "of the start, of the sample and of the minibatches")
+    seed: int = key(0, "of the start, of the sample and of the minibatches", head=True)
 
     def __post_init__(self) -> None:
         self.chain()
@@ -67,11 +72,21 @@ class Config:
             raise InputError("until", f"{self.until:g} is less than one step of {self.rate:g}")
         self._one_leader()
         self._refuse_unused()
+        self._check_memory()
 
     def chain(self) -> MarkovChain:
         if self.transition:
             return MarkovChain.of(self.transition)
         return chain_of(self.chain_kind, self.pi, self.lam)
+
+    def _check_memory(self) -> None:
+        """Weights and what a solver keeps of them, the rows of attention, the sample."""
+        tokens, copies = len(self.transition or self.pi), 30 if self.mode == "flow" else 6
+        fits("pi", f"a law of {tokens} tokens", 8.0 * 3 * 3000 * tokens**2)
+        fits("dim", self.dim, 8.0 * copies * 2 * self.dim * (self.dim + tokens))
+        if self.data == "sample":
+            fits("sequences", self.sequences, 8.0 * 4 * self.sequences * self.context)
+        fits("batch", self.batch, 8.0 * 4 * self.batch * self.context * tokens)
 
     def _refuse_unused(self) -> None:
         if self.transition:

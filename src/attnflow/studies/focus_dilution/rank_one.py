@@ -14,10 +14,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from attnflow._errors import InputError, shown
-from attnflow.flows.flow import Flow
+from attnflow.flows import Flow, Solution, Solver, integrate
+from attnflow.flows.layout import Params
 from attnflow.models.one_layer import OneLayerAttention, population_flow, token_gradients
 from attnflow.reduce import ManifoldFlow, OrbitFlow
 from attnflow.studies.focus_dilution import theory
@@ -129,7 +132,7 @@ def two_group_flow(chain: MarkovChain) -> OrbitFlow:
     return OrbitFlow(rank_one_flow(chain), generators, like, name="two-group rank-one flow")
 
 
-# --- Any law, in NumPy: batched, and written so that it can be differentiated by complex step.
+# --- Any law, for NumPy and JAX arrays: batched, and written for derivatives by complex step.
 
 
 def vector(state: OneLayerAttention) -> np.ndarray:
@@ -145,13 +148,18 @@ def state_of(z: np.ndarray) -> OneLayerAttention:
     return rank_one_state(z[:d], z[d : 2 * d], z[-2], z[-1])
 
 
+def attention(z: np.ndarray, chain: MarkovChain) -> Any:
+    """A `[query, key]` on the manifold."""
+    g, _, q, k = _split(z)
+    return _softmax((q * k)[..., None] * g[..., :, None] * g[..., None, :] + np.log(chain.pi))
+
+
 def loss(z: np.ndarray, chain: MarkovChain) -> Any:
     """The population loss on the manifold."""
-    g, b, q, k = _split(z)
-    A = _softmax((q * k)[..., None] * g[..., :, None] * g[..., None, :] + np.log(chain.pi))
-    logits = (A @ g[..., None]) * b[..., None, :]
+    xp, (g, b, _, _) = namespace(z), _split(z)
+    logits = (attention(z, chain) @ g[..., None]) * b[..., None, :]
     shift = np.real(logits).max(axis=-1, keepdims=True)
-    log_p = logits - shift - np.log(np.exp(logits - shift).sum(axis=-1, keepdims=True))
+    log_p = logits - shift - xp.log(xp.exp(logits - shift).sum(axis=-1, keepdims=True))
     return -(chain.pi[:, None] * chain.transition * log_p).sum(axis=(-2, -1))
 
 
@@ -173,7 +181,7 @@ def velocity(z: np.ndarray, chain: MarkovChain | tuple[np.ndarray, np.ndarray]) 
     V = (A * centred**2).sum(axis=-1)
     from_scores = s * V + ((g * s)[..., :, None] * A * centred).sum(axis=-2)
     drive = (g * s * V).sum(axis=-1, keepdims=True)
-    return np.concatenate(
+    return namespace(z).concatenate(
         [
             (A * s[..., :, None]).sum(axis=-2) + eta * from_scores,
             (R * m[..., :, None]).sum(axis=-2),
@@ -184,11 +192,36 @@ def velocity(z: np.ndarray, chain: MarkovChain | tuple[np.ndarray, np.ndarray]) 
     )
 
 
+def vector_flow(velocity: Callable[[Any], Any], name: str) -> Flow:
+    """The flow `z' = velocity(z)` of one vector, on `{"z": z}`; in NumPy, nothing is compiled."""
+
+    def moved(theta: Params, out: Params | None = None) -> Params:
+        if out is None:
+            return {"z": velocity(theta["z"])}
+        out["z"][:] = velocity(theta["z"])
+        return out
+
+    return Flow(velocity=moved, host=True, name=name)
+
+
+def solve(flow: Flow, z: np.ndarray, until: float, *, atol: float, **options: Any) -> Solution:
+    """Solve a flow of one vector by LSODA; `z` is observed."""
+    how, seen = Solver("scipy", "lsoda", "difference", atol), {"z": lambda theta: theta["z"]}
+    return integrate(flow, {"z": z}, until, observe=seen, solver=how, progress=False, **options)
+
+
 def derivative(function: Callable[[np.ndarray], Any], z: np.ndarray) -> np.ndarray:
     """`d function / d z` by complex step, `[..., output, input]` (or `[..., input]`)."""
     n = z.shape[-1]
     moved = np.imag(function(z[..., None, :] + 1j * STEP * np.eye(n))) / STEP
     return np.swapaxes(moved, -1, -2) if moved.ndim > z.ndim else moved
+
+
+def along(function: Callable[[Any], Any], z: Any, way: Any) -> Any:
+    """The derivative of a function of z along a direction; by complex step in NumPy."""
+    if isinstance(z, jax.Array):
+        return jax.jvp(function, (z,), (way,))[1]
+    return np.imag(function(z + 1j * STEP * way)) / STEP
 
 
 def jacobian(z: np.ndarray, chain: MarkovChain) -> np.ndarray:
@@ -202,8 +235,7 @@ def readout_gradient(z: np.ndarray, chain: MarkovChain) -> np.ndarray:
     A direction orthogonal to alpha does not reach the scores, so embedding x and read-out y off
     the manifold obey `x' = -GM y`, `y' = -GM^T x`.
     """
-    g, b, q, k = _split(z)
-    A = _softmax((q * k)[..., None] * g[:, None] * g + np.log(chain.pi))
+    (g, b, _, _), A = _split(z), attention(z, chain)
     R = chain.pi[:, None] * (chain.transition - _softmax((A @ g)[:, None] * b))
     return -(A.T @ R)
 
@@ -322,7 +354,7 @@ class TwoGroup:
         up = w1 * m1 + w2 * m2
         spread = w1 * a * x1 * (1 - x1) + w2 * b * x2 * (1 - x2)
         drive = (z[..., 2] - z[..., 3]) * (a - b) ** 2 * spread
-        return np.stack(
+        return namespace(z).stack(
             [M[0] + S[0], M[1] + S[1], up, -up / (self.tokens - 1), k * drive, q * drive], axis=-1
         )
 
@@ -373,9 +405,9 @@ def entry(system: TwoGroup, score: float = 0.0) -> np.ndarray:
 
 def sigmoid(x: Any) -> Any:
     """`1 / (1 + exp(-x))`, for complex x too."""
-    small = np.where(np.real(x) < 0, x, -x)  # so that nothing overflows
-    e = np.exp(small)
-    return np.where(np.real(x) < 0, e, 1) / (1 + e)
+    xp, below = namespace(x), np.real(x) < 0
+    e = xp.exp(xp.where(below, x, -x))  # so that nothing overflows
+    return xp.where(below, e, 1) / (1 + e)
 
 
 def _split(z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -384,8 +416,13 @@ def _split(z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarra
 
 
 def _softmax(x: np.ndarray) -> np.ndarray:
-    e = np.exp(x - np.real(x).max(axis=-1, keepdims=True))
+    e = namespace(x).exp(x - np.real(x).max(axis=-1, keepdims=True))
     return e / e.sum(axis=-1, keepdims=True)
+
+
+def namespace(x: Any) -> Any:
+    """jax.numpy for JAX arrays, NumPy for the rest: its scalars and Python's too."""
+    return jnp if isinstance(x, jax.Array) else np
 
 
 def _one_wide(state: OneLayerAttention) -> None:

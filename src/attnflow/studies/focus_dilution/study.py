@@ -114,11 +114,24 @@ class FocusDilution(Study):
         return figures.of(self)
 
     def snapshots(self, times: Sequence[float]) -> list[OneLayerAttention]:
-        """The parameters at these times, in the order given."""
-        if not len(times):
-            return []
-        states = self.solution.states(times)
-        return [jax.tree.map(lambda a, k=k: a[k], states) for k in range(len(times))]
+        """The parameters at these times, in the order given; they are remembered.
+
+        Where every step is a row, at the rows nearest to them: nothing is solved again.
+        """
+        wanted = tuple(float(t) for t in times)
+        if wanted and self.config.mode == "flow" and self.config.dim <= WIDE:
+            rows = self.solution.trajectory["time"].values
+            wanted = tuple(float(rows[np.abs(rows - t).argmin()]) for t in wanted)
+        if wanted and wanted not in self._snapshots:
+            states = self.solution.states(wanted)
+            self._snapshots[wanted] = [
+                jax.tree.map(lambda a, k=k: a[k], states) for k in range(len(wanted))
+            ]
+        return self._snapshots.get(wanted, [])
+
+    @cached_property
+    def _snapshots(self) -> dict[tuple[float, ...], list[OneLayerAttention]]:
+        return {}
 
     def summary(
         self, trajectory: xr.Dataset, stages: Sequence[Stage], saddles: Any = None

@@ -15,6 +15,8 @@ import numpy as np
 import xarray as xr
 
 from attnflow._errors import InputError, positive, shown, whole
+from attnflow.flows import Mark, Solution, Status
+from attnflow.flows.probes import shared
 from attnflow.studies.focus_dilution import rank_one, theory
 from attnflow.studies.focus_dilution.rank_one import TwoGroup
 from attnflow.tasks.markov import MarkovChain
@@ -255,44 +257,47 @@ def _follow(
     Tokens of one group are kept equal, so that rounding cannot break a symmetry. Where it is
     still slowing down at the end it is returned as it is; None where it never left.
     """
-    from scipy.integrate import LSODA
-
     d, (_, first) = chain.tokens, np.unique(groups, return_index=True)
     n = len(first)
     read = np.concatenate([first, d + first, [2 * d, 2 * d + 1]])
     lifted = np.concatenate([groups, n + groups, [2 * n, 2 * n + 1]])
-
-    def rhs(t: float, y: np.ndarray) -> np.ndarray:
-        return rank_one.velocity(y[..., lifted], chain)[..., read]
-
-    solver = LSODA(
-        rhs,
-        0.0,
-        z[read],
-        longest,
-        rtol=1e-8,
-        atol=1e-11,
-        jac=lambda t, y: rank_one.derivative(lambda x: rhs(t, x), y),
-    )
+    moved = lambda x: rank_one.velocity(x, chain)  # noqa: E731
+    flow = rank_one.vector_flow(lambda y: moved(y[..., lifted])[..., read], "equal tokens")
     above = float(rank_one.loss(z, chain))
-    enough = above - FALLEN * (above - chain.floor)
-    peak, slowest, at = 0.0, np.inf, z
-    while solver.status == "running":
-        solver.step()
-        now = solver.y[lifted]
-        speed = float(np.linalg.norm(rank_one.velocity(now, chain)))
-        if speed >= peak:
-            peak, slowest = speed, np.inf
-        elif speed < slowest:
-            slowest, at = speed, now
-        left = slowest < 0.5 * peak and speed > 1.1 * slowest
-        if slowest < rest or left:
-            if rank_one.loss(now, chain) < enough:
-                return at
-            if left:  # nothing was learned yet: only the start settling
-                peak, slowest = speed, np.inf
-    fallen = rank_one.loss(at, chain) < enough
-    return at if fallen and slowest < 1e-3 * peak else None
+    enough, atol = above - FALLEN * (above - chain.floor), 1e-12
+
+    @shared
+    def look(theta: Any) -> tuple[Any, Any, Any]:
+        """The loss that is still to fall, the speed, and how fast it grows (in squares)."""
+        x = theta["z"][lifted]
+        v = moved(x)
+        left = rank_one.loss(x, chain) - enough
+        return left, (v**2).sum(), (v * rank_one.along(moved, x, v)).sum()
+
+    def over(theta: Any) -> Any:
+        left, _, growth = look(theta)
+        return rank_one.namespace(left).where(left < 0, growth, 1.0)
+
+    def resting(theta: Any) -> Any:
+        left, speed, _ = look(theta)
+        still = max(rest, atol)  # below it a speed is the error of the solve
+        return rank_one.namespace(left).maximum(speed - still**2, left)
+
+    def slowest(theta: Any) -> Any:
+        _, speed, growth = look(theta)
+        return rank_one.namespace(speed).where(speed < (top / 2) ** 2, growth, -1.0)
+
+    def solve(y: np.ndarray, **stops: Mark) -> Solution:
+        return rank_one.solve(flow, y, longest, rtol=1e-9, atol=atol, stops=stops)
+
+    # First over the top, once something was learned; from there to rest, or to the least speed.
+    run = solve(z[read], over=Mark(over, direction=-1))
+    if run.status is not Status.STOPPED:
+        return None
+    top = float(run.trajectory["speed"].max())
+    run = solve(run.final["z"], rest=Mark(resting, direction=-1), least=Mark(slowest, direction=1))
+    slow = run.status is Status.STOPPED or run.trajectory["speed"].values[-1] < 1e-3 * top
+    return run.final["z"][lifted] if slow else None
 
 
 def _critical(chain: MarkovChain, z: np.ndarray) -> tuple[np.ndarray, float]:

@@ -17,12 +17,22 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-from scipy.integrate import solve_ivp
 
+from attnflow.flows import Flow, Limits, Mark, Solver, Status, integrate
+from attnflow.flows.layout import Params
+from attnflow.flows.probes import shared
 from attnflow.models.one_layer import token_gradients
 from attnflow.observe.stages import Stage, plateaus
-from attnflow.studies.focus_dilution import stages, theory
+from attnflow.studies.focus_dilution import rank_one, stages, theory
 from attnflow.tasks.markov import MarkovChain
+
+TOKENS, STEPS = 24, 10_000
+"""How far the timeline goes: the propagator has (2d + 2)^2 numbers, and where nothing is learned
+for long (lam next to 0) it has no end."""
+
+UNIT = 1e-3
+"""The propagator is carried in units of this times the scale of the start: one absolute tolerance
+then serves both, 1e-9 of the scale for the state and 1e-6 for the propagator."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +69,12 @@ def predict(chain: MarkovChain, dim: int, scale: float) -> Timeline:
     if c <= 0 or a0 >= theory.CONDENSED:
         words = "attention does not grow" if c <= 0 else "the start is as large as what it grows to"
         return Timeline(rates, times, [], clean, sentence=words)
+    if chain.tokens > TOKENS:
+        words = f"the rank-one flow is followed for up to {TOKENS} tokens"
+        return Timeline(rates, times, [], clean, sentence=words)
     data, grown = _rank_one(chain, dim, scale, a0)
+    if data is None:
+        return Timeline(rates, times, [], clean, sentence=grown)
     found = stages.find(data, chain.pi, None)
     waits = plateaus(data["time"].values, data["speed"].values, data["loss"].values)
     first = [s for s in found if s.cycle == 1]
@@ -80,103 +95,100 @@ def predict(chain: MarkovChain, dim: int, scale: float) -> Timeline:
     return Timeline(rates, times, listed, clean, first, data, grown)
 
 
-def _rank_one(chain: MarkovChain, dim: int, scale: float, a0: float) -> tuple[xr.Dataset, str]:
+def _rank_one(
+    chain: MarkovChain, dim: int, scale: float, a0: float
+) -> tuple[xr.Dataset | None, str]:
     """The rank-one flow and its transverse propagator until a new direction counts."""
     d, pi = chain.tokens, chain.pi
-    v = pi - 1 / d
-    q, u = pi / np.linalg.norm(pi), v / np.linalg.norm(v)
-    n = 2 * d + 2
-
-    def split(y: np.ndarray) -> tuple[Any, ...]:
-        return y[:d], y[d : 2 * d], y[2 * d], y[2 * d + 1], y[n:].reshape(n, n)
-
-    def forces(g: np.ndarray, b: np.ndarray, lq: float, lk: float) -> tuple[Any, Any]:
-        return token_gradients(np.outer(g, b), lq * lk * np.outer(g, g), chain)
-
-    def rhs(t: float, y: np.ndarray) -> np.ndarray:
-        g, b, lq, lk, U = split(y)
-        GM, GP = forces(g, b, lq, lk)
-        from_key, from_query = GP @ g, GP.T @ g
-        drive = float(g @ from_key)
-        J = np.zeros((n, n))  # eq. (108): x, y, and the parts of WQ and WK that feed on them
-        J[:d, d : 2 * d], J[d : 2 * d, :d] = -GM, -GM.T
-        J[:d, 2 * d] = J[2 * d, :d] = -lk * from_key
-        J[:d, 2 * d + 1] = J[2 * d + 1, :d] = -lq * from_query
-        out = np.empty_like(y)
-        out[:d] = -GM @ b - lq * lk * (from_key + from_query)
-        out[d : 2 * d] = -GM.T @ g
-        out[2 * d], out[2 * d + 1] = -lk * drive, -lq * drive
-        out[n:] = (J @ U).ravel()
-        return out
-
+    q, u = (x / np.linalg.norm(x) for x in (pi, pi - 1 / d))
     # What the unstable mode leaves of a Gaussian start is of size eps in every direction.
     mode = np.concatenate([q, u, [0, 0]]) / sqrt(2)
-    rest = np.eye(n) - np.outer(mode, mode)
-    other = typical_length(dim - 1) if dim > 1 else 0.0
+    rest = np.eye(2 * d + 2) - np.outer(mode, mode)
+    size = (typical_length(dim - 1) if dim > 1 else 0.0) / UNIT  # per unit of U
 
-    def second(g: np.ndarray, U: np.ndarray) -> float:
+    @shared
+    def second(theta: Params) -> Any:
         """The predicted second singular value of W0."""
-        unit = g / max(np.linalg.norm(g), 1e-300)
-        X = (U @ rest)[:d]
-        X = X - np.outer(unit, unit @ X)
-        return scale * other * float(np.linalg.norm(X, 2))
+        xp, g = rank_one.namespace(theta["z"]), theta["z"][:d]
+        unit = g / xp.maximum(xp.linalg.norm(g), 1e-300)
+        X = (theta["U"] @ rest)[:d]
+        return size * xp.linalg.norm(X - unit[:, None] * (unit @ X), 2)
 
-    def leaves(t: float, y: np.ndarray) -> float:
-        g, *_, U = split(y)
-        size = float(np.linalg.norm(g))
-        return second(g, U) - 2 * stages.DIRECTION * size if size > condensed else -1.0
+    def leaves(theta: Params) -> Any:
+        xp, g = rank_one.namespace(theta["z"]), theta["z"][:d]
+        # Only after condensation: before it, every direction is as large as the first.
+        norm = xp.linalg.norm(g)
+        return xp.where(norm > condensed, second(theta) - 2 * stages.DIRECTION * norm, -1.0)
 
-    # Only after condensation: before it, every direction is as large as the first.
     condensed = 0.5 * float(np.linalg.norm(np.asarray(theory.unigram_point(chain, 1).W0)))
-    leaves.terminal = True  # type: ignore[attr-defined]
     ripple = (-1.0) ** np.arange(d)
     ripple -= q * (q @ ripple)
-    start = np.concatenate(
-        [
-            a0 * q + scale * ripple / max(np.linalg.norm(ripple), 1e-300),
-            a0 * u,
-            [a0, a0],
-            np.eye(n).ravel(),
-        ]
-    )
-    c = theory.focus_rate(chain)
-    horizon = 3 * abs(np.log(a0)) / theory.escape_rate(chain) + 30 * abs(np.log(a0)) / c
-    fine = np.concatenate([np.full(n, 1e-7 * scale), np.full(n * n, 1e-4)])
-    solved = solve_ivp(
-        rhs, (0, horizon), start, method="LSODA", rtol=1e-6, atol=fine, events=leaves
-    )
-    t = solved.t
-    rows = [split(y) for y in solved.y.T]
-    loss, attention, force, speed = [], [], [], []
-    for g, b, lq, lk, _ in rows:
-        scores = lq * lk * np.outer(g, g) + np.log(pi)
-        A = np.exp(scores - scores.max(axis=1, keepdims=True))
-        A /= A.sum(axis=1, keepdims=True)
-        z = np.outer(A @ g, b)
-        logs = z - z.max(axis=1, keepdims=True)
-        logs -= np.log(np.exp(logs).sum(axis=1, keepdims=True))
-        loss.append(-np.sum(pi[:, None] * chain.transition * logs))
-        attention.append(A)
-        force.append(np.linalg.norm(forces(g, b, lq, lk)[0], 2))
-    for at, y in zip(t, solved.y.T, strict=True):
-        speed.append(np.linalg.norm(rhs(at, y)[:n]))
-    gammas = np.array([g for g, *_ in rows])
-    sizes = np.linalg.norm(gammas, axis=1)
-    seconds = np.array([second(g, U) for g, *_, U in rows])
-    query = np.array([[lq, a0] for _, _, lq, _, _ in rows])
-    data = xr.Dataset(
+    ripple *= scale / max(np.linalg.norm(ripple), 1e-300)
+    horizon = 3 * abs(np.log(a0)) / theory.escape_rate(chain)
+    run = integrate(
+        _propagated(chain),
         {
-            "loss": ("time", np.array(loss)),
-            "speed": ("time", np.array(speed)),
+            "z": np.concatenate([a0 * q + ripple, a0 * u, [a0, a0]]),
+            "U": UNIT * scale * np.eye(2 * d + 2),
+        },
+        horizon + 30 * abs(np.log(a0)) / theory.focus_rate(chain),
+        observe={"z": lambda theta: theta["z"], "second": second},
+        stops={"a new direction": Mark(leaves)},
+        rtol=1e-8,
+        solver=Solver(atol=1e-9 * scale),
+        limits=Limits(steps=STEPS),
+        progress=False,
+    )
+    if run.status not in (Status.DONE, Status.STOPPED):
+        return None, f"the rank-one flow: {run.sentence}"
+    words = f"rank-one flow to t = {run.time:.4g} in {run.work['rhs']:,.0f} evaluations"
+    return _observed(chain, run.trajectory, a0), words
+
+
+def _propagated(chain: MarkovChain) -> Flow:
+    """The rank-one flow `z' = J(z) z`, and `U' = J(z) U` of eq. (108) beside it.
+
+    J moves x and y off the manifold, and the parts of WQ and WK that feed on them.
+    """
+    d = chain.tokens
+
+    def velocity(theta: Params, out: Params | None = None) -> Params:
+        z, xp = theta["z"], rank_one.namespace(theta["z"])
+        g, b, q, k = z[:d], z[d : 2 * d], z[-2], z[-1]
+        GM, GP = token_gradients(g[:, None] * b, q * k * (g[:, None] * g), chain)
+        by_key, by_query = k * (GP @ g), q * (GP.T @ g)
+        both = xp.concatenate([z[:, None], theta["U"]], axis=1)
+        x, y, query, key = both[:d], both[d : 2 * d], both[-2], both[-1]
+        from_scores = by_key[:, None] * query + by_query[:, None] * key
+        moved = -xp.concatenate(
+            [GM @ y + from_scores, GM.T @ x, (by_key @ x)[None], (by_query @ x)[None]]
+        )
+        if out is None:
+            return {"z": moved[:, 0], "U": moved[:, 1:]}
+        out["z"][:], out["U"][:] = moved[:, 0], moved[:, 1:]
+        return out
+
+    return Flow(velocity=velocity, host=True, name="rank one with its propagator")
+
+
+def _observed(chain: MarkovChain, rows: xr.Dataset, a0: float) -> xr.Dataset:
+    """What the stages are read from, as a run of the full flow has it."""
+    d, z, second = chain.tokens, rows["z"].values, rows["second"].values
+    gammas, q = z[:, :d], z[:, -2]
+    sizes = np.linalg.norm(gammas, axis=1)
+    force = [np.linalg.norm(rank_one.readout_gradient(each, chain), 2) for each in z]
+    speed = np.linalg.norm(rank_one.velocity(z, chain), axis=1)
+    return xr.Dataset(
+        {
+            "loss": ("time", rank_one.loss(z, chain)),
+            "speed": ("time", speed),
             "force": ("time", np.array(force)),
-            "effective_rank": (("time", "matrix"), np.ones((len(t), 1))),
-            "stable_rank": (("time", "matrix"), 1 + (seconds / sizes)[:, None] ** 2),
-            "singular_W0": (("time", "mode"), np.stack([sizes, seconds], axis=1)),
-            "singular_WQ": (("time", "query_mode"), query),
-            "attention": (("time", "query", "key"), np.array(attention)),
+            "effective_rank": (("time", "matrix"), np.ones((len(z), 1))),
+            "stable_rank": (("time", "matrix"), 1 + (second / sizes)[:, None] ** 2),
+            "singular_W0": (("time", "mode"), np.stack([sizes, second], axis=1)),
+            "singular_WQ": (("time", "query_mode"), np.stack([q, np.full_like(q, a0)], axis=1)),
+            "attention": (("time", "query", "key"), rank_one.attention(z, chain)),
             "embedding_norm": (("time", "token"), np.abs(gammas)),
         },
-        coords={"time": t, "matrix": ["W0"]},
+        coords={"time": rows["time"].values, "matrix": ["W0"]},
     )
-    words = f"rank-one flow to t = {t[-1]:.4g} in {solved.nfev} evaluations"
-    return data, words

@@ -6,26 +6,30 @@ from dataclasses import dataclass
 from typing import Literal
 
 from attnflow._errors import InputError, positive
-from attnflow.studies.config import key, unused
+from attnflow.studies.config import fits, key, unused
 
 
 @dataclass(frozen=True)
 class Config:
     """Focus and dilution on your own text: Section 4.2 of arXiv 2605.01199."""
 
-    text: str = key("", "the text: a .txt or .txt.gz file, UTF-8")
+    text: str = key("", "the text: a .txt or .txt.gz file, UTF-8", head=True, file=True)
     tokenizer: str = key(
-        "bpe", "bpe, spaced-bpe (each space its own token), word, or a tokenizer.json file"
+        "bpe",
+        "bpe, spaced-bpe (each space its own token), word, or a tokenizer.json file",
+        file=True,
     )
-    vocabulary: int = key(1000, "tokens of a trained tokenizer; a file brings its own number")
+    vocabulary: int = key(
+        1000, "tokens of a trained tokenizer; a file brings its own number", head=True
+    )
     context: int = key(20, "tokens the model sees before the label")
     batch: int = key(256, "windows in a minibatch, drawn at random places of the text")
-    dim: int = key(128, "hidden dimension m")
+    dim: int = key(128, "hidden dimension m", head=True)
     init_scale: float | Literal["width"] = key(
         "width", "standard deviation of every initial entry; width: 1/dim, as in App. E"
     )
     rate: float = key(1e-3, "learning rate of Adam; App. E has 1.5e-4, which is slower")
-    until: float = key(4.0, "training time: until / rate steps")
+    until: float = key(4.0, "training time: until / rate steps", head=True)
     sequence: str = key(
         "", "tokens of the chosen input, comma separated, the query last; empty: the tracked ones"
     )
@@ -36,7 +40,7 @@ class Config:
     precision: Literal["float32", "float64"] = key(
         "float32", "of losses and gradients; weights and Adam are float64 either way"
     )
-    seed: int = key(0, "of the start, the minibatches and the medium-frequency tokens")
+    seed: int = key(0, "of the start, the minibatches and the medium-frequency tokens", head=True)
 
     def __post_init__(self) -> None:
         from attnflow.corpus.reading import check_file
@@ -64,6 +68,12 @@ class Config:
             raise InputError("until", f"{self.until:g} is less than one step of {self.rate:g}")
         if self.tokenizer not in KINDS:
             unused(self, "a tokenizer file brings its own number of tokens", "vocabulary")
+        fits("dim", self.dim, 8.0 * 6 * 2 * self.dim**2)
+        # Weights, gradients and moments of Adam; the logits of a batch and of what is held out.
+        width = 6 * 2 * self.dim + 4 * (self.batch + self.held_out)
+        fits("vocabulary", self.vocabulary, 8.0 * width * self.vocabulary)
+        for name in ("batch", "held_out"):
+            fits(name, getattr(self, name), 8.0 * 4 * getattr(self, name) * self.context * self.dim)
 
     @property
     def scale(self) -> float:

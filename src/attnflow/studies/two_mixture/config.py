@@ -18,13 +18,19 @@ WIDEST = 4096
 class Config:
     """Two-mixture of linear classification: a two-head ReLU transformer learns in three stages."""
 
-    groups: int = key(2, "number of groups K; the paper's theory has 2")
-    length: int = key(3, "tokens per sample L; the paper's theory has 3")
-    bias: float = key(0.5, "the fixed bias b of eq. (1), positive")
-    omega: float = key(0.1, "scale of the attention's start: entries N(0, omega^2 / dim)")
-    dim: int | float | Literal["inf"] = key("inf", "embedding dimension m, or inf (Def. 5.1)")
+    groups: int = key(2, "number of groups K; the paper's theory has 2", head=True)
+    length: int = key(3, "tokens per sample L; the paper's theory has 3", head=True)
+    bias: float = key(0.5, "the fixed bias b of eq. (1), positive", head=True)
+    omega: float = key(
+        0.1, "scale of the attention's start: entries N(0, omega^2 / dim)", head=True
+    )
+    dim: int | float | Literal["inf"] = key(
+        "inf", "embedding dimension m, or inf (Def. 5.1)", head=True
+    )
     mode: Literal["flow", "staged", "gd"] = key(
-        "flow", "flow: all weights by gradient flow; staged: Algorithm 1; gd: all by descent"
+        "flow",
+        "flow: all weights by gradient flow; staged: Algorithm 1; gd: all by descent",
+        head=True,
     )
     rate: float = key(0.1, "learning rate of gd; time is steps times rate")
     t1: float = key(20.0, "T1, where stage 1 of Algorithm 1 ends")
@@ -33,9 +39,10 @@ class Config:
         0.0,
         "flow time; of mode staged that of stage 3 and the longest wait for stage 2; "
         "0: long enough for the last stage, growing with K and log 1/omega",
+        head=True,
     )
     rtol: float = key(1e-8, "relative tolerance of the solve (flow, staged)")
-    seed: int = key(0, "of the start at a finite dim")
+    seed: int = key(0, "of the start at a finite dim", head=True)
 
     def __post_init__(self) -> None:
         task = self.task()

@@ -130,18 +130,11 @@ class TwoMixture(Study):
         c = self.config
         common = {"observe": self.observe, "marks": self.marks, "save": self.save, **options}
         if c.mode == "gd":
-            return self._descend(common)
+            return descend(self.flow, self.start, c.horizon, self.optimiser(), **common)
         common.setdefault("rtol", c.rtol)
         if c.mode == "staged":
             return integrate(self.phases(), self.start, **common)
         return integrate(self.flow, self.start, c.horizon, **common)
-
-    def _descend(self, common: dict[str, Any]) -> Solution:
-        c = self.config
-        if c.infinite:
-            steps = max(1, round(c.horizon / c.rate))
-            return self.flow.descend(self.start, c.rate, steps, **common)
-        return descend(self.flow, self.start, c.horizon, self.optimiser(), **common)
 
     def phases(self) -> list[Phase]:
         """Algorithm 1: neurons on all samples, attention on the conflicting ones, neurons."""
@@ -166,7 +159,7 @@ class TwoMixture(Study):
     def stages(self, trajectory: xr.Dataset) -> list[Stage]:
         return stages.find(trajectory)
 
-    def saddles(self, trajectory: xr.Dataset, *, rtol: float, engine: str = "auto") -> None:
+    def saddles(self, trajectory: xr.Dataset, **options: Any) -> None:
         """None: the gates make the field jump, and the flow ends at infinity."""
         return None
 

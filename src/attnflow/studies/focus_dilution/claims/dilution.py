@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 
 import numpy as np
-from scipy.integrate import solve_ivp
 from scipy.linalg import expm
 
 from attnflow.claims import (
@@ -266,17 +265,10 @@ def _nonlinear(system: TwoGroup) -> tuple[float, np.ndarray, np.ndarray]:
     end = 1e-6 * (z[0] - z[1]) / np.abs(_mode(system)).max()
     start = 1e-4 * end
     times = np.log([1e2, 1e3, 1e4]) / (2 * theory.focus_rate(system.chain))
-    found = solve_ivp(
-        lambda t, x: system.velocity(x),
-        (0, times[-1]),
-        rank_one.entry(system, np.sqrt(start)),
-        method="LSODA",
-        t_eval=times,
-        rtol=1e-9,
-        atol=1e-14,
-        jac=lambda t, x: rank_one.derivative(system.velocity, x),
-    )
-    return float(start), times, found.y.T
+    flow = rank_one.vector_flow(system.velocity, "two groups")
+    entry = rank_one.entry(system, np.sqrt(start))
+    found = rank_one.solve(flow, entry, times[-1], rtol=1e-9, atol=1e-14, save=times)
+    return float(start), times, found.trajectory["z"].values
 
 
 SAME_DIRECTION = """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 
 import numpy as np
-from scipy.integrate import solve_ivp
 
 from attnflow.claims import (
     Correction,
@@ -231,16 +230,10 @@ def equal_tokens_part(study) -> Measurement:
     apart = np.zeros(2 * d + 2)
     apart[[1, 2]], apart[[d + 1, d + 2]] = np.array([x, -x]), np.array([y, -y])
     until = 3 / rate
-    found = solve_ivp(
-        lambda t, s: rank_one.velocity(s, system.chain),
-        (0, until),
-        system.lift(z) + size * apart,
-        method="LSODA",
-        rtol=1e-10,
-        atol=1e-13,
-        jac=lambda t, s: rank_one.jacobian(s, system.chain),
-    ).y[:, -1]
-    measured = np.log((found - system.lift(z)) @ apart / (size * apart @ apart)) / until
+    flow = rank_one.vector_flow(lambda x: rank_one.velocity(x, system.chain), "rank one")
+    moved = system.lift(z) + size * apart
+    end = rank_one.solve(flow, moved, until, rtol=1e-10, atol=1e-13).final["z"]
+    measured = np.log((end - system.lift(z)) @ apart / (size * apart @ apart)) / until
     return equal(
         rate,
         measured,

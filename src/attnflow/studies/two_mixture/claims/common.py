@@ -55,9 +55,21 @@ EXPLICIT = Solver("scipy", "dop853")
 
 
 def condition_one(study) -> Regime:
-    """Condition 1: omega below a constant C < 1; the dimension is infinite."""
-    w = study.config.omega
-    return Regime(0 < w < SMALL, f"Condition 1: omega = {w:.4g} < {SMALL:g}, m = inf (Def. 5.1)")
+    """Condition 1: omega below a constant C < 1; the dimension is infinite.
+
+    How small omega has to be depends on the neurons: above some 4 gamma/a the asymmetry of the
+    classification signals outgrows the scores of the groups (a claim of `stage_two`).
+    """
+    return _small(study, study.config.omega)
+
+
+def _small(study, omega: float) -> Regime:
+    gamma, a = (float(x) for x in theory.neurons(study.config.t1, study.config.bias))
+    most = min(SMALL, 2 * gamma / a)
+    words = (
+        f"Condition 1: omega = {omega:.4g} < C = min({SMALL:g}, 2 gamma/a) = {most:.4g}, m = inf"
+    )
+    return Regime(0 < omega < most, words)
 
 
 def two_mixtures(study) -> Regime:
@@ -94,22 +106,14 @@ def _after_gates(study, base: Regime) -> Regime:
 
 
 def staged(study) -> Regime:
-    """Stage 2 under Condition 1, ended while scores are bounded by a constant.
-
-    How small omega has to be depends on the neurons: above some 4 gamma/a the asymmetry of the
-    classification signals outgrows the scores of the groups (a claim of `stage_two`).
-    """
+    """Stage 2 under Condition 1, ended while scores are bounded by a constant."""
     base, c = past_gates(study), study.config
     if not base.inside:
         return base
-    gamma, a = (float(x) for x in theory.neurons(c.t1, c.bias))
-    most = min(SMALL, 2 * gamma / a)
-    scale = max(c.omega, OMEGAS[0])  # orders are fitted from OMEGAS[0] down
-    words = (
-        f"{base.sentence}; Condition 1: omega <= {scale:.4g} < C = min({SMALL:g}, 2 gamma/a) = "
-        f"{most:.4g}; scores up to {c.score_stop:.3g} <= {MODERATE:g}"
-    )
-    return Regime(c.omega > 0 and scale < most and c.score_stop <= MODERATE, words)
+    # Orders are fitted from OMEGAS[0] down.
+    small = _small(study, max(c.omega, OMEGAS[0])) if c.omega > 0 else condition_one(study)
+    words = f"{base.sentence}; {small.sentence}; scores up to {c.score_stop:.3g} <= {MODERATE:g}"
+    return Regime(small.inside and c.score_stop <= MODERATE, words)
 
 
 def inside(regime: Callable[[Any], Regime], verdict: str = "holds") -> Callable[[Any], str]:

@@ -6,12 +6,12 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import numpy as np
 
 from attnflow.claims import Correction, Measurement, at_most, claim, corrected, equal, every
-from attnflow.flows import Flow, Solution, integrate
-from attnflow.models.two_head import HEADS, TwoHeadClassifier, velocity
+from attnflow.flows import Flow, GradientDescent, Solution, descend, integrate
+from attnflow.flows.options import Solver
+from attnflow.models.two_head import HEADS, TwoHeadClassifier, velocity, weight_flow
 from attnflow.models.two_head_gram import gram_flow, infinite_width_start, score_flow, self_scores
 from attnflow.models.two_head_reduced import symmetric_flow
 from attnflow.reduce import gram_descent
@@ -251,12 +251,9 @@ def descent_closes(study) -> Measurement:
     start = TwoHeadClassifier.gaussian(K, DIM, 0.8, bias=c.bias, seed=2)
     flow = gram_flow(pop, c.bias)
     exact = gram_descent(flow, flow.project(start), lr, steps, every=steps).final
-    th, euler = start, flow.project(start)
-    for _ in range(steps):
-        v = velocity(th, pop)
-        w, WK, WQ = (x + lr * d for x, d in zip(_blocks(th), _blocks(v), strict=True))
-        th = TwoHeadClassifier(w, WK, WQ, th.bias)
-        euler = jax.tree.map(lambda x, v: x + lr * v, euler, flow.velocity(euler))
+    how = {"until": lr * steps, "optimiser": GradientDescent(lr), "save": [0.0], "progress": False}
+    th = descend(weight_flow(pop), start, **how).final
+    euler = descend(flow.flow, flow.project(start), **how).final
     return equal(
         _gram(th),
         _both(exact),
@@ -264,10 +261,6 @@ def descent_closes(study) -> Measurement:
         control_measured=_both(euler),
         note=f"{steps} steps, K = {K}, L = {L}; control: without lr^2 N G N",
     )
-
-
-def _blocks(th: Any) -> tuple[Any, Any, Any]:
-    return th.w, th.WK, th.WQ
 
 
 def _gram(th: Any) -> np.ndarray:
@@ -302,8 +295,8 @@ def _flow(frozen: bool) -> tuple[Any, Any]:
 
 
 def _solved(flow: Any, start: Any, until: float, rtol: float) -> Solution:
-    explicit = {"engine": "scipy", "method": "dop853", "atol": rtol / 10}
-    return integrate(flow, start, until, rtol=rtol, save=[0.0], progress=False, **explicit)
+    solver = Solver("scipy", "dop853", atol=rtol / 10)
+    return integrate(flow, start, until, rtol=rtol, save=[0.0], solver=solver, progress=False)
 
 
 @claim("ours: WK WK^T - WQ WQ^T is conserved", study=STUDY)

@@ -72,7 +72,7 @@ def stage_two(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> Figur
     """Length of stage 2 against log 1/omega, beside the predicted slope 9 (K-1)/gamma."""
     figure, axes = draw.new()
     c = study.config
-    runs = [_stages(study, omega, c.score_stop) for omega in OMEGAS]
+    runs = [_stages(study, omega, c.score_stop, (0.3,)) for omega in OMEGAS]  # no stage 3
     kept = [(o, r.duration) for o, r in zip(OMEGAS, runs, strict=True) if r.duration is not None]
     x = np.log(1 / np.array([o for o, _ in kept]))
     lengths = np.array([d for _, d in kept])
@@ -159,6 +159,9 @@ def groups(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> Figure:
     return figure
 
 
-def _stages(study: TwoMixture, omega: float, stop: float) -> algorithm.ThreeStages:
+def _stages(
+    study: TwoMixture, omega: float, stop: float, losses: tuple[float, ...] = algorithm.LOSSES
+) -> algorithm.ThreeStages:
+    """Algorithm 1 to what an eye can tell."""
     c = study.config
-    return algorithm.three_stages(study.task, omega, c.bias, c.t1, stop)
+    return algorithm.three_stages(study.task, omega, c.bias, c.t1, stop, losses, rtol=1e-6)
