@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
 import jax
@@ -12,7 +13,20 @@ import pytest
 
 # Here, before any test imports attnflow: the hook decorates modules while they are imported.
 # (pytest has put this folder on the path, so that `shapes`, `tolerances`, `strategies` are found.)
-jaxtyping.install_import_hook("attnflow", "shapes.checked")
+# What a solve calls thousands of times is left out: checking it takes five times the solve. All is
+# checked with SHAPES=all.
+HOT = """
+flows.driver flows.engines flows.flow flows.gates flows.probes flows.recorder flows.switching
+models.two_head models.two_head_gram models.two_head_reduced reduce.columns reduce.gram_descent
+reduce.gram_flow reduce.gram_forces
+"""
+_ROOT = Path(__file__).parents[1] / "src" / "attnflow"
+_MODULES = [".".join(p.relative_to(_ROOT).with_suffix("").parts) for p in _ROOT.rglob("*.py")]
+_SKIPPED = [] if os.environ.get("SHAPES") == "all" else HOT.split()
+jaxtyping.install_import_hook(
+    [f"attnflow.{m}" for m in _MODULES if m not in _SKIPPED and not m.endswith("__init__")],
+    "shapes.checked",
+)
 
 # Two workers already fill two cores; `walk/test_beside.py` asks for two processes itself.
 os.environ.setdefault("ATTNFLOW_PROCESSES", "1")

@@ -10,7 +10,7 @@ from benchmarks import _products, saddles
 
 
 @pytest.mark.parametrize("n", saddles.FACTORS)
-@pytest.mark.parametrize("eps", [1e-1, 1e-2, 1e-6])
+@pytest.mark.parametrize("eps", [1e-1, 1e-6])
 def test_a_product_is_left_by_its_own_law(n: int, eps: float) -> None:
     for seed in (None, 3):
         found = saddles.product(n, eps, seed)
