@@ -5,55 +5,75 @@ and prints, saves and exports the rows. A check that could not have failed is a 
 verdict.
 """
 
-from attnflow.claims.claim import Claim, ClaimDefect, claim, claims_of
-from attnflow.claims.evidence import Correction, corrected, refuted, run_snippet
-from attnflow.claims.fit import Line, exponent, fit_line, slope, statistical
+from attnflow.claims.claim import Claim, ClaimDefect
+from attnflow.claims.control import Control, Countercheck
+from attnflow.claims.evidence import (
+    Correction,
+    Erratum,
+    corrected,
+    not_reproduced,
+    refuted,
+    run_snippet,
+)
+from attnflow.claims.fit import Line, fit_line, order, slope, statistical
 from attnflow.claims.ledger import Ledger
 from attnflow.claims.measure import (
-    Control,
     Measurement,
+    always,
     at_least,
     at_most,
     equal,
     every,
     fact,
-    negative,
+    identity,
+    monotone,
     not_checkable,
-    positive,
+    sign,
 )
+from attnflow.claims.once import once
+from attnflow.claims.paper import Paper, claims_in
+from attnflow.claims.regime import Condition, Regime, condition
 from attnflow.claims.row import Row
-from attnflow.claims.verdict import Cause, Citation, Part, Regime, Strength, Verdict
+from attnflow.claims.verdict import Cause, Citation, Part, Strength, Verdict
 
 __all__ = [
     "Cause",
     "Citation",
     "Claim",
     "ClaimDefect",
+    "Condition",
     "Control",
     "Correction",
+    "Countercheck",
+    "Erratum",
     "Ledger",
     "Line",
     "Measurement",
+    "Paper",
     "Part",
     "Regime",
     "Row",
     "Strength",
     "Verdict",
+    "always",
     "at_least",
     "at_most",
-    "claim",
-    "claims_of",
+    "claims_in",
+    "condition",
     "corrected",
     "equal",
     "every",
-    "exponent",
     "fact",
     "fit_line",
-    "negative",
+    "identity",
+    "monotone",
     "not_checkable",
-    "positive",
+    "not_reproduced",
+    "once",
+    "order",
     "refuted",
     "run_snippet",
+    "sign",
     "slope",
     "statistical",
 ]

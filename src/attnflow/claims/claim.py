@@ -1,29 +1,26 @@
-"""A claim: a statement of a paper with the function that measures it.
-
-@claim("Prop 3.4 (eq 14)", part="constant", regime=nonuniform, study="focus-dilution")
-def attention_growth_rate(study):
-    \"\"\"At the second critical point the attention block grows at rate c.\"\"\"
-    return equal(predicted=rate(study.chain), measured=top_eigenvalue(study), rtol=1e-10,
-                 control=rate(study.chain.with_lam(0.9 * study.chain.lam)))
-"""
+"""A claim: a statement of a paper with the function that measures it, ready to be checked."""
 
 from __future__ import annotations
 
-import inspect
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from attnflow._errors import InputError, nearest, shown
+from attnflow._errors import InputError, shown
+from attnflow.claims.control import made_from_the_result
+from attnflow.claims.evidence import read_snippet
 from attnflow.claims.measure import Measurement
+from attnflow.claims.regime import Condition, Regime
 from attnflow.claims.row import Row
-from attnflow.claims.verdict import Cause, Citation, Part, Regime, Strength, Verdict, pick
+from attnflow.claims.verdict import Cause, Part, Strength, Verdict
+from attnflow.flows import opinion
 
-Predicate = Callable[[Any], Regime | bool]
-"""A regime: a function of the study that says whether the hypotheses hold."""
+if TYPE_CHECKING:
+    from attnflow.claims.paper import Paper
+
+WRONG = (Verdict.FAILS, Verdict.HOLDS_CORRECTED)
+"""Verdicts that say that something printed is wrong: they have to stay under a second opinion."""
 
 
 class ClaimDefect(Exception):
@@ -36,7 +33,7 @@ class ClaimDefect(Exception):
 
 @dataclass(frozen=True)
 class Claim:
-    """One statement about one part of a paper, ready to be checked against a study.
+    """One statement about one part of a paper, as `Paper.claim` makes it.
 
     Calling a claim measures it; `check` judges the measurement and gives a row of the ledger.
     """
@@ -44,14 +41,14 @@ class Claim:
     id: str
     measure: Callable[[Any], Measurement] = field(repr=False)
     statement: str
+    paper: Paper = field(repr=False)
     part: Part = Part.STATEMENT
-    strength: Strength | None = None
-    paper: Citation | None = None
-    equation: str | None = None
-    regime: Predicate | None = field(default=None, repr=False)
-    expected: Verdict | Callable[[Any], Verdict | str] = Verdict.HOLDS
-    recheck: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict, repr=False)
-    study: str | None = None
+    regime: Condition | None = field(default=None, repr=False)
+    reading: str = ""
+    torn: str = ""
+    setting: str = ""
+    equation: str = ""
+    section: str = ""
 
     @property
     def title(self) -> str:
@@ -63,29 +60,40 @@ class Claim:
         found = self.measure(study)
         if not isinstance(found, Measurement):
             raise InputError(self.id, f"measured {shown(found)}; return equal(...) or its kin")
-        return found
+        return self._as_read(found)
 
     def check(self, study: Any) -> Row:
-        """Evaluate the regime, measure, judge, and measure again where a recheck is given.
+        """Evaluate the regime, measure and judge; ask again where something printed is wrong.
 
         Raises `ClaimDefect` where the check shows nothing; its `row` says why.
         """
-        regime = self._regime(study)
+        regime = None if self.regime is None else self.regime(_config(study))
         if regime is not None and not regime.inside:
-            return self.row(study, Verdict.OUT_OF_REGIME, regime=regime, note=regime.sentence)
-        found = self(study)
-        verdicts = {name: self._again(study, how).verdict for name, how in self.recheck.items()}
-        row = self.row(study, found.verdict, found, regime=regime, rechecks=verdicts)
-        defect = _defect(found, row.expected, verdicts)
+            # At a study's own defaults the hypotheses are meant to hold.
+            expected = Verdict.HOLDS if _at_defaults(study) else Verdict.OUT_OF_REGIME
+            outside = Verdict.OUT_OF_REGIME
+            return self.row(study, outside, regime=regime, note=regime.sentence, expected=expected)
+        with opinion.counting() as solves:
+            found = self(study)
+        if found.correction is not None:
+            text = read_snippet(
+                self.paper.snippets, found.correction.snippet, self.measure.__name__
+            )
+            found = replace(found, correction=replace(found.correction, snippet=text))
+        again: dict[str, Verdict] = {}
+        if found.verdict in WRONG and found.verdict is found.promise and solves[0]:
+            again = {o.name: self._again(study, o) for o in (opinion.TIGHTER, opinion.OTHER)}
+        row = self.row(study, found.verdict, found, regime=regime, rechecks=again)
+        defect = made_from_the_result(self.measure) or _defect(found, again)
         if defect:
-            raise ClaimDefect(self.broken(study, defect, found, regime=regime, rechecks=verdicts))
+            raise ClaimDefect(self.broken(study, defect, found, regime=regime, rechecks=again))
         return row
 
     def broken(self, study: Any, defect: str, found: Measurement | None = None, **more: Any) -> Row:
         """A row that concludes nothing because the check is at fault; always a surprise."""
         row = self.row(study, Verdict.NOT_CHECKABLE, found, **more)
         note = f"{defect}; {row.note}" if row.note else defect
-        return Row(**{**vars(row), "defect": defect, "note": note, "cause": None})
+        return replace(row, defect=defect, note=note, cause=None)
 
     def row(
         self,
@@ -95,191 +103,86 @@ class Claim:
         *,
         regime: Regime | None = None,
         note: str = "",
-        rechecks: Mapping[str, Verdict] | None = None,
+        expected: Verdict = Verdict.HOLDS,
+        rechecks: dict[str, Verdict] | None = None,
     ) -> Row:
         """The ledger's row for one outcome."""
-        correction = found.correction if found else None
-        wrong = verdict in (Verdict.FAILS, Verdict.HOLDS_CORRECTED)
-        evidence = dict(found.evidence) if found else {}
+        shown_ = found or Measurement(verdict, note, relation="", strength=Strength.NUMERIC)
+        correction = shown_.correction
+        evidence = dict(shown_.evidence)
         if rechecks:
             evidence["rechecks"] = {name: v.value for name, v in rechecks.items()}
-        paper = self.paper or getattr(study, "paper", None)
+        name = getattr(study, "name", None)
         return Row(
             id=self.id,
             part=self.part,
-            study=_name_of(study, self.study),
+            study=name if isinstance(name, str) else self.paper.study,
+            section=self.section,
             title=self.title,
             verdict=verdict,
-            cause=Cause(correction.cause) if correction and wrong else None,
-            strength=self.strength or (found.strength if found else Strength.NUMERIC),
-            predicted=found.predicted if found else None,
-            measured=found.measured if found else None,
-            tolerance=found.tolerance if found else None,
+            cause=Cause(correction.erratum.cause) if correction and verdict in WRONG else None,
+            strength=shown_.strength,
+            relation=shown_.relation,
+            predicted=shown_.predicted,
+            measured=shown_.measured,
+            tolerance=shown_.tolerance,
             regime=regime,
-            note=note or (found.sentence if found else ""),
-            expected=self._expected(study),
-            paper=paper if isinstance(paper, Citation) else None,
+            note=shown_.sentence,
+            expected=found.promise if found else expected,
+            reading=self.reading,
+            torn=self.torn,
+            setting=self.setting,
+            guessed=shown_.guessed,
+            paper=self.paper.citation,
             equation=self.equation,
-            control=found.control if found else None,
+            control=shown_.control,
             correction=correction,
             evidence=evidence,
         )
 
-    def _expected(self, study: Any) -> Verdict:
-        if isinstance(self.expected, Verdict):
-            return self.expected
-        return pick(Verdict, self.expected(study), "expected")
-
-    def _regime(self, study: Any) -> Regime | None:
-        if self.regime is None:
-            return None
-        answer = self.regime(study)
-        if isinstance(answer, Regime):
-            return Regime(bool(answer.inside), answer.sentence)
-        if isinstance(answer, bool | np.bool_):
-            return Regime(bool(answer), _sentence_of(self.regime))
-        raise InputError("regime", f"{shown(answer)} is neither a Regime nor True or False")
-
-    def _again(self, study: Any, how: Callable[[Any], Any]) -> Measurement:
-        other = how(study)
-        return other if isinstance(other, Measurement) else self(other)
-
-
-def claim(
-    id: str,
-    *,
-    part: Part | str = Part.STATEMENT,
-    strength: Strength | str | None = None,
-    paper: Citation | None = None,
-    equation: str | None = None,
-    regime: Predicate | None = None,
-    expected: Verdict | str | Callable[[Any], Verdict | str] = Verdict.HOLDS,
-    recheck: Mapping[str, Callable[[Any], Any]] | None = None,
-    study: str | None = None,
-) -> Callable[[Callable[[Any], Measurement]], Claim]:
-    """Turn `measure(study) -> Measurement` into a `Claim`; its docstring is the statement.
-
-    - `id`: the paper's label in full (`Prop 3.4 (eq 14)`), or `ours: ...`.
-    - `strength`: by default what the measurement's builder says.
-    - `paper`: by default the study's own `paper`; `equation`: by default read from the id.
-    - `expected`: a verdict, or a function of the study that names one.
-    - `recheck`: name -> function of the study that gives another study (tighter tolerance, second
-      solver) to measure again, or a measurement; the verdict must stay the same.
-    - `study`: registers the claim, see `claims_of`.
-    """
-    check_id(id)
-    made_part = pick(Part, part, "part")
-    made_strength = None if strength is None else pick(Strength, strength, "strength")
-    made_expected = expected if callable(expected) else pick(Verdict, expected, "expected")
-    if paper is not None and not isinstance(paper, Citation):
-        raise InputError("paper", f"{shown(paper)} is not a Citation")
-
-    def made(measure: Callable[[Any], Measurement]) -> Claim:
-        statement = inspect.getdoc(measure) or ""
-        if not statement.strip():
-            raise InputError(id, "has no statement; say it in the docstring of its function")
-        found = Claim(
-            id=id,
-            measure=measure,
-            statement=statement,
-            part=made_part,
-            strength=made_strength,
-            paper=paper,
-            equation=equation or _equation_in(id),
-            regime=regime,
-            expected=made_expected,
-            recheck=dict(recheck or {}),
-            study=study,
+    def _as_read(self, found: Measurement) -> Measurement:
+        """A statement that we had to read holds at best as we read it."""
+        if not (self.reading or self.torn):
+            return found
+        best = {Verdict.HOLDS: Verdict.HOLDS_AS_READ}
+        verdict, promise = found.verdict, found.promise
+        return replace(
+            found, verdict=best.get(verdict, verdict), promise=best.get(promise, promise)
         )
-        if study is not None:
-            _register(study, found)
-        return found
 
-    return made
-
-
-def claims_of(study: str) -> tuple[Claim, ...]:
-    """The claims registered for a study, in the order in which they were written."""
-    return tuple(_REGISTRY.get(study, {}).values())
+    def _again(self, study: Any, how: opinion.Opinion) -> Verdict:
+        """The verdict of the same measurement with every solve asked for in another way."""
+        with opinion.asking(how):
+            return self(study.at() if hasattr(study, "at") else study).verdict
 
 
-def check_id(id: str) -> None:
-    """Reject an id that is not the paper's own label in full, nor one of ours."""
-    if isinstance(id, str) and _ID.fullmatch(id):
-        return
-    word = str(id).split(" ")[0]
-    hint = "for instance 'Prop 3.4 (ii)', 'Lemma E.6', 'eq 14', 'Fig 2C', or 'ours: ...'"
-    if word.isalpha() and word not in _KINDS and (close := nearest(word, _KINDS)).startswith("did"):
-        hint = close
-    raise InputError("id", f"'{shown(id)}' is not a paper's label in full ({hint})")
-
-
-def _defect(found: Measurement, expected: Verdict, rechecks: Mapping[str, Verdict]) -> str:
+def _defect(found: Measurement, again: dict[str, Verdict]) -> str:
     """Why the check proves nothing, or an empty string."""
     if found.verdict is Verdict.NOT_CHECKABLE:
         return ""
     if found.control is None:
         return "the claim has no negative control, so nothing shows that it can fail"
     # An unexpected `fails` is a finding: its control was chosen for a formula that holds.
-    finding = found.verdict is Verdict.FAILS and expected is not Verdict.FAILS
+    finding = found.verdict is Verdict.FAILS and found.promise is not Verdict.FAILS
     if not found.control.flips and not finding:
-        return f"the control does not flip the verdict: {found.control.sentence}"
+        return (
+            f"the control does not flip the verdict: {found.control.name}: {found.control.sentence}"
+        )
     if found.verdict is Verdict.FAILS and found.correction is None and not finding:
         return "the claim fails without evidence; use refuted(...) or corrected(...)"
-    changed = [f"{v} under {name}" for name, v in rechecks.items() if v is not found.verdict]
+    changed = [f"{v} under {name}" for name, v in again.items() if v is not found.verdict]
     if changed:
         return f"the verdict {found.verdict} does not stay: {', '.join(changed)}"
     return ""
 
 
-FILES = "attnflow_user_"
-"""How the modules of study files are called."""
+def _config(study: Any) -> Any:
+    return getattr(study, "config", study)
 
 
-def _register(study: str, new: Claim) -> None:
-    """Add a claim; a cell or module that is run again replaces its own claim, nobody else's.
-
-    All claims of an edited study file (or of a copy) take the place of those of the last one.
-    """
-    known = _REGISTRY.setdefault(study, {})
-    module = _origin(new)[0]
-    for key, there in [*known.items()] if module.startswith(FILES) else ():
-        if _origin(there)[0].startswith(FILES) and _origin(there)[0] != module:
-            del known[key]
-    old = known.get((new.id, new.part))
-    if old is not None and _origin(old) != _origin(new):
-        raise InputError("id", f"'{new.id}' ({new.part}) is already claimed for study {study}")
-    known[new.id, new.part] = new
-
-
-def _origin(found: Claim) -> tuple[str, str]:
-    return found.measure.__module__, found.measure.__qualname__
-
-
-def _name_of(study: Any, default: str | None) -> str:
-    name = getattr(study, "name", None)
-    return name if isinstance(name, str) else default or type(study).__name__
-
-
-def _sentence_of(predicate: Callable[..., Any]) -> str:
-    text = inspect.getdoc(predicate) or getattr(predicate, "__name__", "regime").replace("_", " ")
-    return " ".join(text.split("\n\n")[0].split())
-
-
-def _equation_in(id: str) -> str | None:
-    found = re.search(rf"\beqs? {_NUMBERS}", id)
-    return found.group() if found else None
-
-
-_REGISTRY: dict[str, dict[tuple[str, Part], Claim]] = {}
-
-_KINDS_TEXT = """
-Theorem Thm Proposition Prop Lemma Corollary Cor Definition Def Assumption Hypothesis Remark Claim
-Conjecture Example Observation Fact Algorithm Alg Appendix App Section Sec Figure Fig Table
-Footnote eq eqs
-"""
-_KINDS = _KINDS_TEXT.split()
-_NUMBER = r"(?:[A-Z]{0,2}\.?\d+(?:\.\d+)*[A-Za-z]?'?|[A-Z])"
-_NUMBERS = rf"{_NUMBER}(?:[-–/]{_NUMBER})*"
-_LABEL = rf"(?:{'|'.join(_KINDS)}) {_NUMBERS}"
-_ID = re.compile(rf"(?:{_LABEL}|Abstract)(?: \([^()\n]+\)|, {_LABEL})*|ours: ?\S[^\n]*")
+def _at_defaults(study: Any) -> bool:
+    """Whether a study has the config that its class has by default."""
+    config = _config(study)
+    with suppress(Exception):  # a config without defaults has none to be at
+        return bool(type(config)() == config)
+    return False

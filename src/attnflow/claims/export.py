@@ -115,7 +115,8 @@ def correction_facts(correction: Correction) -> list[tuple[str, str]]:
         facts.append(("corrected", with_error(correction.corrected, correction.corrected_error)))
     if correction.counterexample:
         facts.append(("counterexample", correction.counterexample))
-    return [*facts, ("cause", str(correction.cause))]
+    erratum = correction.erratum
+    return [*facts, ("cause", str(erratum.cause)), ("erratum", erratum.title)]
 
 
 def _correction_md(correction: Correction) -> list[str]:
@@ -131,7 +132,7 @@ def _bar(cells: Sequence[str]) -> str:
 
 def _cite(row: Row) -> str:
     cite = rf"\cite{{{row.paper.key}}}" if row.paper else ""
-    return ", ".join(part for part in (cite, tex(row.equation or "")) if part)
+    return ", ".join(part for part in (cite, tex(row.equation)) if part)
 
 
 def bibtex_entry(paper: Citation) -> str:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from attnflow._errors import InputError
+from attnflow._errors import InputError, nearest
 from attnflow.claims import export, show
 from attnflow.claims.claim import Claim, ClaimDefect
+from attnflow.claims.evidence import Erratum
 from attnflow.claims.row import Row
 from attnflow.claims.verdict import Verdict
 
@@ -59,9 +60,20 @@ class Ledger:
         return {v: sum(row.verdict is v for row in self.rows) for v in Verdict}
 
     @property
+    def errata(self) -> dict[Erratum, tuple[Row, ...]]:
+        """What is wrong in the paper, with the rows that show it."""
+        found: dict[Erratum, tuple[Row, ...]] = {}
+        for row in self.rows:
+            if row.erratum is not None:
+                found[row.erratum] = (*found.get(row.erratum, ()), row)
+        return found
+
+    @property
     def summary(self) -> str:
-        """`41 hold, 6 hold corrected, 2 fail, 1 not checkable; 1 surprise: Prop 3.4`."""
+        """`41 hold, 6 hold corrected, 2 fail (3 errata), 1 not checkable; 1 surprise: Prop 3.4`."""
         words = ", ".join(v.counted(n) for v, n in self.counts.items() if n) or "no claims"
+        if self.errata:
+            words += f" ({len(self.errata)} {'erratum' if len(self.errata) == 1 else 'errata'})"
         surprising = [row.id for row in self.surprises]
         if not surprising:
             return words
@@ -158,18 +170,25 @@ class Ledger:
         return Ledger(self.rows + other.rows)
 
 
+def selected(claims: Iterable[Claim], only: Sequence[str]) -> tuple[Claim, ...]:
+    """The claims whose id or section contains one of these texts; all where none is given."""
+    claims, wanted = tuple(claims), [text.casefold() for text in only]
+    for text, low in zip(only, wanted, strict=True):
+        if not any(low in f"{c.id} {c.section}".casefold() for c in claims):
+            hint = nearest(text, [c.id for c in claims])
+            raise InputError("only", f"'{text}' is in no claim's label or section; {hint}")
+    if not wanted:
+        return claims
+    return tuple(c for c in claims if any(t in f"{c.id} {c.section}".casefold() for t in wanted))
+
+
 def _checked(each: Claim, study: Any) -> Row:
     try:
         return each.check(study)
     except ClaimDefect as defect:
         return defect.row
     except Exception as error:
-        sentence = _sentence(error)
-    try:
-        return each.broken(study, sentence)
-    except Exception:  # the expectation itself raises; what is left is still a row
-        fixed = Claim(**{**vars(each), "expected": Verdict.HOLDS})
-        return fixed.broken(study, sentence)
+        return each.broken(study, _sentence(error))
 
 
 def _sentence(error: Exception) -> str:
@@ -183,7 +202,7 @@ def _once(claims: tuple[Claim, ...]) -> None:
     seen: set[tuple[str, str]] = set()
     for each in claims:
         if not isinstance(each, Claim):
-            raise InputError("claims", f"{each!r} is not a claim; decorate it with @claim(...)")
+            raise InputError("claims", f"{each!r} is no claim; decorate it with @paper.claim(...)")
         if (each.id, each.part) in seen:
             raise InputError("claims", f"'{each.id}' ({each.part}) is given twice")
         seen.add((each.id, each.part))

@@ -8,10 +8,11 @@ from enum import StrEnum
 from typing import Any
 
 from attnflow._errors import InputError, shown
-from attnflow.claims.evidence import Correction
-from attnflow.claims.measure import Control
+from attnflow.claims.control import Countercheck
+from attnflow.claims.evidence import Correction, Erratum
+from attnflow.claims.regime import Regime
 from attnflow.claims.values import Value
-from attnflow.claims.verdict import Cause, Citation, Part, Regime, Strength, Verdict, pick
+from attnflow.claims.verdict import Cause, Citation, Part, Strength, Verdict, pick
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,16 @@ class Row:
     tolerance: Value
     regime: Regime | None
     note: str
+    section: str = ""
+    relation: str = "="
     expected: Verdict = Verdict.HOLDS
+    reading: str = ""
+    torn: str = ""
+    setting: str = ""
+    guessed: str = ""
     paper: Citation | None = None
-    equation: str | None = None
-    control: Control | None = None
+    equation: str = ""
+    control: Countercheck | None = None
     correction: Correction | None = None
     evidence: Mapping[str, Any] = field(default_factory=dict)
     defect: str | None = None
@@ -47,7 +54,18 @@ class Row:
     def source(self) -> str:
         """`Chen et al. 2025, eq 14`; empty where neither is known."""
         paper = self.paper.short if self.paper else ""
-        return ", ".join(part for part in (paper, self.equation or "") if part)
+        return ", ".join(part for part in (paper, self.equation) if part)
+
+    @property
+    def ours(self) -> bool:
+        """Whether it is a finding of ours, not a statement of the paper."""
+        return self.id.startswith("ours:")
+
+    @property
+    def erratum(self) -> Erratum | None:
+        """What is wrong in the paper, where this row shows that something is."""
+        wrong = self.verdict in (Verdict.FAILS, Verdict.HOLDS_CORRECTED)
+        return self.correction.erratum if self.correction and wrong else None
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object of this row, with plain values only."""
@@ -75,7 +93,7 @@ class Row:
 
 
 _WORDS = ("id", "study", "title", "note")
-_NESTED = {"regime": Regime, "paper": Citation, "control": Control, "correction": Correction}
+_NESTED = {"regime": Regime, "paper": Citation, "control": Countercheck, "correction": Correction}
 
 
 def _nested(kind: type, given: Any, key: str) -> Any:
@@ -84,6 +102,8 @@ def _nested(kind: type, given: Any, key: str) -> Any:
     if not isinstance(given, Mapping):
         raise InputError(key, f"{shown(given)} in a row of a ledger; it is an object")
     known = {f.name for f in fields(kind)}
+    if kind is Correction:
+        given = {**given, "erratum": _nested(Erratum, given.get("erratum"), "erratum")}
     try:
         return kind(**{k: v for k, v in given.items() if k in known})
     except TypeError:

@@ -79,7 +79,7 @@ def _details(row: Row) -> str:
     if row.regime is not None:
         facts.append(("inside" if row.regime.inside else "outside", row.regime.sentence))
     if row.control is not None:
-        facts.append(("control", row.control.sentence))
+        facts.append(("control", f"{row.control.name}: {row.control.sentence}"))
     snippet = ""
     if row.correction is not None:
         facts += correction_facts(row.correction)

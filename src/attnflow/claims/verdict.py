@@ -1,4 +1,4 @@
-"""The words of a ledger: verdicts, parts, strengths, causes, regimes and citations."""
+"""The words of a ledger: verdicts, parts, strengths, causes and citations."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ class Verdict(StrEnum):
 
     HOLDS = "holds"
     """The prediction is met within the stated tolerance."""
+    HOLDS_AS_READ = "holds-as-read"
+    """The text at hand is garbled or has an evident slip; our reading is stated and holds."""
     CONSISTENT = "consistent"
     """An order-only statement: the fitted exponent agrees over a stated range."""
     HOLDS_CORRECTED = "holds-corrected"
     """What is printed is wrong; what is right is stated and holds."""
     FAILS = "fails"
     """The prediction is not met, and the counterexample is shown."""
+    NOT_REPRODUCED = "not-reproduced"
+    """An experiment whose settings are not all printed came out otherwise; the guesses are said."""
     OUT_OF_REGIME = "out-of-regime"
     """The hypotheses do not hold here, so nothing was measured."""
     NOT_CHECKABLE = "not-checkable"
@@ -41,7 +45,7 @@ class Verdict(StrEnum):
         return self.value.replace("-", " ")
 
     def counted(self, n: int) -> str:
-        """`1 holds`, `41 hold`, `6 hold corrected`, `1 not checkable`."""
+        """`1 holds`, `41 hold`, `23 hold as read`, `6 hold corrected`, `1 not checkable`."""
         words = self.label
         if n != 1:
             words = words.replace("holds", "hold").replace("fails", "fail")
@@ -59,7 +63,7 @@ class Part(StrEnum):
 
 
 class Strength(StrEnum):
-    """How strong the evidence is."""
+    """What was done: an identity at points, numbers within a tolerance, a fit, repeats."""
 
     EXACT = "exact"
     NUMERIC = "numeric"
@@ -70,22 +74,10 @@ class Strength(StrEnum):
 class Cause(StrEnum):
     """What is wrong, where something is."""
 
-    EXTRACTION_OR_TYPO = "extraction-or-typo"
     CONSTANT = "constant"
     MISSING_HYPOTHESIS = "missing-hypothesis"
+    SIGN = "sign"
     FALSE = "false"
-
-
-@dataclass(frozen=True)
-class Regime:
-    """Whether a study lies inside a claim's hypotheses, and the sentence that says why.
-
-    >>> Regime(0.75 > 0.5, "the largest entry of pi is 0.75 > 1/2").inside
-    True
-    """
-
-    inside: bool
-    sentence: str
 
 
 @dataclass(frozen=True)
@@ -138,9 +130,11 @@ def _surname(author: str) -> str:
 
 _LOOK = {
     Verdict.HOLDS: ("✓", "#009E73"),
+    Verdict.HOLDS_AS_READ: ("✓", "#0072B2"),
     Verdict.CONSISTENT: ("≈", "#56B4E9"),
     Verdict.HOLDS_CORRECTED: ("✎", "#E69F00"),
     Verdict.FAILS: ("✗", "#D55E00"),
+    Verdict.NOT_REPRODUCED: ("≠", "#B8860B"),
     Verdict.OUT_OF_REGIME: ("○", "#999999"),
     Verdict.NOT_CHECKABLE: ("?", "#CC79A7"),
 }

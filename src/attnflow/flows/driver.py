@@ -10,6 +10,7 @@ import numpy as np
 
 from attnflow._errors import InputError, named_arguments, positive
 from attnflow._precision import float64
+from attnflow.flows import opinion
 from attnflow.flows.engines import Choice, Work, build, choose, has_cvode
 from attnflow.flows.flow import FlowLike, System
 from attnflow.flows.layout import Params, Shares, Vector
@@ -85,7 +86,7 @@ def integrate(
     rtol = positive("rtol", rtol)
     if rtol >= 0.1:
         raise InputError("rtol", f"{rtol:g}; a relative tolerance is below 0.1")
-    how: Solver = option("solver", solver, Solver)
+    rtol, how = opinion.applied(rtol, option("solver", solver, Solver))
     where: Store = option("store", store, Store)
     most: Limits = option("limits", limits, Limits)
     phases = phases_of(flow, start, until)

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from attnflow._errors import InputError
+from attnflow.flows import opinion
 from attnflow.flows.gates import Mode
 from attnflow.flows.layout import Params
 from attnflow.flows.sinks import Event
@@ -135,7 +136,8 @@ class Solution:
         given = {**self._again, "progress": False, **options}
         if given["until"] is not None:  # a schedule has its times in its phases
             given["until"] = self.time
-        return given.pop("solve")(given.pop("flow"), self.start, given.pop("until"), **given)
+        with opinion.asking(opinion.Opinion()):  # it has been asked for once
+            return given.pop("solve")(given.pop("flow"), self.start, given.pop("until"), **given)
 
     @property
     def _layout(self) -> Any:

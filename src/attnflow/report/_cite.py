@@ -39,7 +39,7 @@ ENGINES = {"cvode": SUNDIALS, "scipy": SCIPY}
 
 def papers(run: Run) -> list[Citation]:
     """The study's paper, those its claims cite, and the solver's, each once."""
-    cited = [run.built.paper]
+    cited = [run.built.citation]
     cited += [row.paper for row in run.claims or ()]
     cited.append(ENGINES.get(str(run.solver.get("engine"))))
     return list({paper.key: paper for paper in cited if paper is not None}.values())

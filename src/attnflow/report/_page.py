@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 def page(run: Run, drawn: Mapping[str, Figure] | None = None) -> str:
     """One self-contained HTML page about a run; `drawn` are its figures, if they are known."""
     study, manifest = run.built, run.manifest
-    claims = None if run.claims is None else claim_rows(run.claims, study.paper)
+    claims = None if run.claims is None else claim_rows(run.claims, study.citation)
     return render(
         "page.html",
         study=study.name,
         title=study.title or study.name,
-        reference=_cite.reference(study.paper),
+        reference=_cite.reference(study.citation),
         name=run.path.name if run.path is not None else "",
         status=run.status,
         good=run.finished,

@@ -34,6 +34,9 @@ _WRITE = {
 }
 """What to write for what is missing."""
 
+FILES = "attnflow_user_"
+"""How the modules of study files are called."""
+
 _LOADED: dict[str, str] = {}
 """The module of each study that was in a file."""
 
@@ -42,7 +45,6 @@ def load(path: Path) -> type[Study]:
     """The one study that a file defines; every way to fail is one sentence with its line."""
     if not path.is_file():
         raise InputError("study", f"{path}: no such file")
-    from attnflow.claims.claim import FILES
     from attnflow.studies.study import Study
 
     # By content: a file that was edited is another module, and so is one of the same name.

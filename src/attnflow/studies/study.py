@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import abc
 import copy
+import dataclasses
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from attnflow._errors import InputError, nearest
+from attnflow.flows import opinion
 
 if TYPE_CHECKING:
     import xarray as xr
 
-    from attnflow.claims import Citation, Claim
+    from attnflow.claims import Citation, Claim, Paper
     from attnflow.draw import Figures
     from attnflow.flows.flow import FlowLike
     from attnflow.flows.layout import Params
@@ -39,10 +42,15 @@ class Study(abc.ABC):
     name: ClassVar[str]
     title: ClassVar[str] = ""
     Config: ClassVar[type]
-    paper: ClassVar[Citation | None] = None
+    paper: ClassVar[Paper | None] = None
 
     def __init__(self, config: Any):
         self.config = config
+
+    @property
+    def citation(self) -> Citation | None:
+        """Whom the study cites."""
+        return None if self.paper is None else self.paper.citation
 
     @property
     @abc.abstractmethod
@@ -85,10 +93,10 @@ class Study(abc.ABC):
         return []
 
     def claims(self) -> Sequence[Claim]:
-        """This study's claims: the ones registered under its name."""
-        from attnflow.claims import claims_of
+        """This study's claims: those of the module that defines it."""
+        from attnflow.claims import claims_in
 
-        return claims_of(self.name)
+        return claims_in(sys.modules[type(self).__module__])
 
     def figures(self) -> Figures:
         """Functions of the trajectory and its stages; the name is the file name.
@@ -144,10 +152,13 @@ class Study(abc.ABC):
         names = ("rate_predicted", "rate_measured")
         return [{**p.as_dict(), **{n: known.get(p.time, {}).get(n) for n in names}} for p in found]
 
-    @cached_property
+    @property
     def solution(self) -> Solution:
-        """The solve of this config, in memory."""
-        return self.solve()
+        """The solve of this config, in memory: made once."""
+        if "solution" not in vars(self):
+            vars(self)["solution"] = self.solve()
+        opinion.rests_on()
+        return vars(self)["solution"]
 
     @cached_property
     def events(self) -> tuple[Event, ...]:
@@ -162,6 +173,34 @@ class Study(abc.ABC):
         other = copy.copy(self)
         vars(other).update(known)
         return other
+
+    def at(self, **keys: Any) -> Self:
+        """The same study at another config: `study.at(dim=64, seed=3).solution`.
+
+        One study per config: whoever asks again gets what was computed for it.
+        """
+        config = dataclasses.replace(self.config, **keys)
+        if config == self.config and opinion.current() == opinion.Opinion():
+            return self
+        key = (type(self), config, opinion.current())
+        if key not in _AT:
+            while len(_AT) >= 64:
+                del _AT[next(iter(_AT))]
+            _AT[key] = type(self)(config)
+        return _AT[key]
+
+    def until(self, mark: str) -> Solution:
+        """The solve of this config up to a mark of the study: its `time` is when it is crossed."""
+        if mark not in self.marks:
+            raise InputError("mark", f"{mark!r} is not a mark; {nearest(mark, list(self.marks))}")
+        if mark not in self._until:
+            self._until[mark] = self.solve(stops={mark: self.marks[mark]}, progress=False)
+        opinion.rests_on()
+        return self._until[mark]
+
+    @cached_property
+    def _until(self) -> dict[str, Solution]:
+        return {}
 
     def solve(self, **options: Any) -> Solution:
         """Train as `config.mode` says; `options` go to `integrate` or `descend`."""
@@ -190,6 +229,10 @@ class Study(abc.ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.config})"
+
+
+_AT: dict[tuple, Any] = {}
+"""The studies that `at` made, the oldest forgotten first."""
 
 
 def plateaus_of(trajectory: xr.Dataset) -> list[Plateau]:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
-from attnflow.claims import Citation
+from attnflow.claims import Paper
 from attnflow.draw import Figures
 from attnflow.flows.flow import Flow
 from attnflow.flows.probes import Mark, Observable
@@ -20,15 +20,8 @@ from attnflow.models.one_layer import OneLayerAttention
 from attnflow.observe.stages import Stage
 from attnflow.studies.focus_dilution import data, observables, stages, theory, timeline
 from attnflow.studies.focus_dilution.config import Config
+from attnflow.studies.focus_dilution.paper import paper
 from attnflow.studies.study import Study
-
-PAPER = Citation(
-    key="focusdilution2026",
-    authors=("Anonymous",),
-    title="Focus and Dilution: The Multi-stage Learning Process of Attention",
-    year=2026,
-    arxiv="2605.01199",
-)
 
 WIDE = 64
 """Widths above this are observed at 200 times instead of every step: spectra cost dim^3."""
@@ -41,7 +34,7 @@ class FocusDilution(Study):
     name: ClassVar[str] = "focus-dilution"
     title: ClassVar[str] = "Focus and dilution: one-layer attention on a Markov chain"
     Config: ClassVar[type] = Config
-    paper: ClassVar[Citation | None] = PAPER
+    paper: ClassVar[Paper | None] = paper
 
     config: Config
 
@@ -104,9 +97,9 @@ class FocusDilution(Study):
         return stages.find(trajectory, self.chain.pi, waits)
 
     def claims(self):
-        from attnflow.studies.focus_dilution import claims  # noqa: F401  (registers them)
+        from attnflow.studies.focus_dilution import claims
 
-        return super().claims()
+        return claims.everything()
 
     def figures(self) -> Figures:
         from attnflow.studies.focus_dilution import figures

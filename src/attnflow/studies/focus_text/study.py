@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
-from attnflow.claims import Citation, Measurement
+from attnflow.claims import Measurement, Paper
 from attnflow.corpus import visible
 from attnflow.draw import Figures
 from attnflow.flows.flow import Flow
@@ -19,7 +19,7 @@ from attnflow.flows.probes import Observable
 from attnflow.flows.solution import Solution
 from attnflow.models.one_layer import OneLayerAttention
 from attnflow.observe.stages import Stage
-from attnflow.studies.focus_dilution.study import PAPER
+from attnflow.studies.focus_dilution.paper import paper
 from attnflow.studies.focus_text.config import Config
 from attnflow.studies.focus_text.data import Data, prepare
 from attnflow.studies.focus_text.model import SELF, observables, window_loss
@@ -37,7 +37,7 @@ class FocusDilutionText(Study):
     name: ClassVar[str] = "focus-dilution-text"
     title: ClassVar[str] = "Focus and dilution on your own text"
     Config: ClassVar[type] = Config
-    paper: ClassVar[Citation | None] = PAPER
+    paper: ClassVar[Paper | None] = paper
 
     config: Config
     data: Data
@@ -97,9 +97,10 @@ class FocusDilutionText(Study):
         return [phase.stage(time) for phase in self.phases(trajectory) if phase.seen]
 
     def claims(self):
-        from attnflow.studies.focus_text import claims  # noqa: F401  (registers them)
+        from attnflow.claims import claims_in
+        from attnflow.studies.focus_text import claims
 
-        return super().claims()
+        return claims_in(claims)
 
     def figures(self) -> Figures:
         from attnflow.studies.focus_text import figures

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 import xarray as xr
 
-from attnflow.claims import Citation
+from attnflow.claims import Paper
 from attnflow.draw import Figures
 from attnflow.flows.discrete import GradientDescent, descend
 from attnflow.flows.driver import integrate
@@ -25,15 +25,8 @@ from attnflow.observe.stages import Stage
 from attnflow.studies.study import Study
 from attnflow.studies.two_mixture import algorithm, margin, observables, stages, theory
 from attnflow.studies.two_mixture.config import Config
+from attnflow.studies.two_mixture.paper import paper
 from attnflow.tasks.mixture import MixturePopulation
-
-PAPER = Citation(
-    key="twomixture2025",
-    authors=("Anonymous",),
-    title="Transformers Provably Learn Two-Mixture of Linear Classification via Gradient Flow",
-    year=2025,
-    venue="ICLR",
-)
 
 
 @final
@@ -43,7 +36,7 @@ class TwoMixture(Study):
     name: ClassVar[str] = "two-mixture"
     title: ClassVar[str] = "Two-mixture of linear classification: three stages of learning"
     Config: ClassVar[type] = Config
-    paper: ClassVar[Citation | None] = PAPER
+    paper: ClassVar[Paper | None] = paper
 
     config: Config
 
@@ -164,9 +157,9 @@ class TwoMixture(Study):
         return None
 
     def claims(self):
-        from attnflow.studies.two_mixture import claims  # noqa: F401  (registers them)
+        from attnflow.studies.two_mixture import claims
 
-        return super().claims()
+        return claims.everything()
 
     def figures(self) -> Figures:
         from attnflow.studies.two_mixture import figures

@@ -1,8 +1,7 @@
-"""What the claims share: their study, the width and the seeds they use, and their regimes."""
+"""What the claims share: the width and the seeds they use, their regimes, exact derivatives."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,69 +9,65 @@ import jax.numpy as jnp
 import numpy as np
 
 from attnflow._precision import float64
-from attnflow.claims import Regime
+from attnflow.claims import Regime, condition
 from attnflow.models.one_layer import OneLayerAttention
 from attnflow.studies.focus_dilution import theory
+from attnflow.studies.focus_dilution.config import Config
 from attnflow.tasks.markov import MarkovChain
 
-STUDY = "focus-dilution"
 SEEDS = (11, 12, 13)
 
 DIM = 4
 """Width at which claims are measured: none depends on it, and one width is compiled once."""
 
 
-def nonuniform(study) -> Regime:
-    spread = float(np.ptp(study.chain.pi))
+@condition
+def nonuniform(config: Config) -> Regime:
+    spread = float(np.ptp(config.chain().pi))
     return Regime(spread > 0, f"the law is not uniform (its entries span {spread:.3g})")
 
 
-def two_groups(study) -> Regime:
-    pi = theory.two_group(study.chain).pi
+@condition
+def two_groups(config: Config) -> Regime:
+    pi = theory.two_group(config.chain()).pi
     inside = bool(pi[0] > pi[1] and np.ptp(pi[1:]) < 1e-12)
     return Regime(inside, f"two-group law: pi1 = {pi[0]:.4g} > pi2 = ... = pid = {pi[1]:.4g}")
 
 
-def forgetful(study) -> Regime:
-    second = float(np.sort(np.abs(np.linalg.eigvals(study.chain.transition)))[-2])
+@condition
+def forgetful(config: Config) -> Regime:
+    second = float(np.sort(np.abs(np.linalg.eigvals(config.chain().transition)))[-2])
     words = f"the chain forgets like {second:.3g}^t, within some ten tokens (at most 0.9^t)"
     return Regime(second <= 0.9, words)
 
 
-def uneven_two_term(study) -> Regime:
-    plain = two_term(study)
-    return nonuniform(study) if plain.inside else plain
+@condition
+def two_term(config: Config) -> Regime:
+    return Regime(config.chain().lam is not None, "P = lam I + (1 - lam) 1 pi^T, eq. (2)")
 
 
-def two_term(study) -> Regime:
-    lam = study.chain.lam
-    return Regime(lam is not None, "P = lam I + (1 - lam) 1 pi^T, eq. (2)")
-
-
-def distinct(study) -> Regime:
-    low = np.sort(study.chain.pi)[:-1]
-    spread = float(np.ptp(low))
-    inside = study.chain.tokens > 2 and spread > 1e-3
+@condition
+def distinct(config: Config) -> Regime:
+    chain = config.chain()
+    spread = float(np.ptp(np.sort(chain.pi)[:-1]))
+    inside = chain.tokens > 2 and spread > 1e-3
     return Regime(inside, f"the lower-frequency tokens differ (by {spread:.3g})")
 
 
-def grows(study) -> Regime:
-    """Attention grows at the second point: c > 0, which any non-uniform two-term chain has."""
-    uneven = nonuniform(study)
-    if not uneven.inside:
-        return uneven
-    c = theory.focus_rate(study.chain)
+@condition
+def attention_grows(config: Config) -> Regime:
+    c = theory.focus_rate(config.chain())
     return Regime(c > 1e-6, f"attention grows at the unigram point: c = {c:.4g}")
 
 
-def distinct_leader(study) -> Regime:
-    top = np.sort(study.chain.pi)[::-1]
+grows = nonuniform & attention_grows
+"""c > 0 at the second point, which any non-uniform two-term chain has."""
+
+
+@condition
+def distinct_leader(config: Config) -> Regime:
+    top = np.sort(config.chain().pi)[::-1]
     return Regime(bool(top[0] - top[1] > 1e-3), f"one token leads, by {top[0] - top[1]:.3g}")
-
-
-def inside(regime: Callable[[Any], Regime], verdict: str = "holds") -> Callable[[Any], str]:
-    """What to expect of a claim: its verdict inside the regime, `out-of-regime` outside."""
-    return lambda study: verdict if regime(study).inside else "out-of-regime"
 
 
 def random_points(study, scale: float = 0.7) -> list[OneLayerAttention]:

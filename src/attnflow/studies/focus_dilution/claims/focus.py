@@ -2,168 +2,154 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
 
-from attnflow.claims import Correction, Measurement, at_least, claim, corrected, equal
+from attnflow.claims import Control, Measurement, at_least, equal, identity
 from attnflow.flows import integrate
 from attnflow.models import one_layer
 from attnflow.models.one_layer import OneLayerAttention, population_flow
 from attnflow.studies.focus_dilution import theory
 from attnflow.studies.focus_dilution.claims.common import (
     DIM,
-    STUDY,
+    SEEDS,
     autodiff_gradients,
     cosine,
     distinct_leader,
     grows,
-    inside,
     nonuniform,
     two_term,
-    uneven_two_term,
 )
-from attnflow.tasks.markov import MarkovChain
+from attnflow.studies.focus_dilution.paper import paper
 
 
-@claim("Prop C.1 (eq 62)", regime=uneven_two_term, expected=inside(uneven_two_term), study=STUDY)
+@paper.claim("Prop C.1 (eq 62)", regime=nonuniform & two_term)
 def score_gradient(study) -> Measurement:
-    """At the second point dL/dPhi = -lam Var(pi) b g^T Var(pi), with W0 = g a^T and W1 = a b^T."""
+    r"""At the second point $\partial L/\partial\Phi = -\lambda V b g^\top V$ with $V$ the variance
+    of $\pi$, $W_0 = g a^\top$ and $W_1 = a b^\top$."""
     chain = study.chain
     point = theory.unigram_point(chain, DIM)
-    _, GP = autodiff_gradients(point, chain)
     g, b = np.asarray(point.W0)[:, 0], np.asarray(point.W1)[0]
-    var = np.diag(chain.pi) - np.outer(chain.pi, chain.pi)
-    predicted = -chain.lam * np.outer(var @ b, var @ g)
-    wrong = predicted.T + 1e-3
-    return equal(predicted, GP, rtol=1e-12, atol=1e-15, control=wrong)
-
-
-@claim("Prop C.1 (eq 63)", regime=nonuniform, expected=inside(nonuniform), study=STUDY)
-def differential_of_the_readout_gradient(study) -> Measurement:
-    """At the second point d(dL/dM) = pi pi^T dM Var(pi)."""
-    chain = study.chain
-    point = theory.unigram_point(chain, DIM)
-    M, h = np.asarray(point.readout), 1e-6
-    dM = np.random.default_rng(3).normal(size=M.shape)
-    Phi = np.zeros_like(M)
-    GM = lambda m: one_layer.token_gradients(m, Phi, chain)[0]  # noqa: E731
-    measured = (GM(M + h * dM) - GM(M - h * dM)) / (2 * h)
-    var = np.diag(chain.pi) - np.outer(chain.pi, chain.pi)
-    predicted = np.outer(chain.pi, chain.pi) @ dM @ var
+    V = variance(chain.pi)
     return equal(
-        predicted,
-        measured,
-        rtol=1e-8,
-        control=np.outer(chain.pi, chain.pi) @ dM,
-        note="central difference, step 1e-6",
+        predicted=-chain.lam * np.outer(V @ b, V @ g),
+        measured=autodiff_gradients(point, chain)[1],
+        rtol=1e-12,
+        atol=1e-15,
+        control=Control(
+            "without the means taken off: diag(pi) for V",
+            -chain.lam * np.outer(chain.pi * b, chain.pi * g),
+        ),
     )
 
 
-@claim(
+@paper.claim("Prop C.1 (eq 63)", regime=nonuniform)
+def differential_of_the_readout_gradient(study) -> Measurement:
+    r"""At the second point $d(\partial L/\partial M) = \pi\pi^\top\,dM\,V$."""
+    pi = study.chain.pi
+    M = np.asarray(theory.unigram_point(study.chain, DIM).readout)
+    turns = [np.random.default_rng(seed).normal(size=M.shape) for seed in SEEDS]
+
+    def moved(dM: np.ndarray) -> np.ndarray:
+        sides = (M + 1e-6 * dM, M - 1e-6 * dM)
+        up, down = (one_layer.token_gradients(m, np.zeros_like(M), study.chain)[0] for m in sides)
+        return (up - down) / 2e-6
+
+    return identity(
+        over=turns,
+        predicted=lambda dM: np.outer(pi, pi) @ dM @ variance(pi),
+        measured=moved,
+        rtol=1e-8,
+        control=Control("without the softmax's derivative", lambda dM: np.outer(pi, pi) @ dM),
+        note="central differences, step 1e-6",
+    )
+
+
+@paper.claim(
     "eq 65",
     part="proof-step",
     regime=two_term,
-    study=STUDY,
-    expected=inside(two_term, "holds-corrected"),
+    reading=r"the middle form has $\mathbf 1\mathbf 1^\top$ where (2) has $\mathbf 1\pi^\top$",
 )
 def joint_minus_product(study) -> Measurement:
-    """diag(pi) P - pi pi^T = diag(pi) (lam I + (1 - lam) 1 pi^T) - pi pi^T = lam Var(pi)."""
-    chain = study.chain
-    d, pi, lam = chain.tokens, chain.pi, chain.lam
-    measured = np.diag(pi) @ chain.transition - np.outer(pi, pi)
-    printed = np.diag(pi) @ (lam * np.eye(d) + (1 - lam) * np.ones((d, d))) - np.outer(pi, pi)
-    return corrected(
-        printed=equal(printed, measured, rtol=1e-12),
-        right=equal(lam * (np.diag(pi) - np.outer(pi, pi)), measured, rtol=1e-12),
-        correction=Correction(
-            printed="diag(pi) (lam I + (1 - lam) 1 1^T) - pi pi^T",
-            corrected="diag(pi) (lam I + (1 - lam) 1 pi^T) - pi pi^T = lam Var(pi)",
-            cause="extraction-or-typo",
-            snippet="""
-                import numpy as np
-                pi, lam = np.array([0.75, 0.125, 0.125]), 0.8
-                P = lam * np.eye(3) + (1 - lam) * np.outer(np.ones(3), pi)
-                left = np.diag(pi) @ P - np.outer(pi, pi)
-                print(left - lam * (np.diag(pi) - np.outer(pi, pi)))
-                assert np.allclose(left, lam * (np.diag(pi) - np.outer(pi, pi)))
-                assert not np.allclose(P, lam * np.eye(3) + (1 - lam) * np.ones((3, 3)))
-            """,
-        ),
+    r"""$\mathrm{diag}(\pi)(\lambda I + (1-\lambda)\mathbf 1\pi^\top) - \pi\pi^\top = \lambda V$."""
+    pi, lam, d = study.chain.pi, study.chain.lam, study.chain.tokens
+    extracted = np.diag(pi) @ (lam * np.eye(d) + (1 - lam) * np.ones((d, d))) - np.outer(pi, pi)
+    return equal(
+        predicted=lam * variance(pi),
+        measured=np.diag(pi) @ study.chain.transition - np.outer(pi, pi),
+        rtol=1e-12,
+        control=Control("the middle form as extracted", extracted),
     )
 
 
-@claim("Thm 3.5 (eq 15)", regime=grows, expected=inside(grows), study=STUDY)
+@paper.claim("Thm 3.5 (eq 15)", regime=grows)
 def queries_and_keys_align(study) -> Measurement:
-    """From small WQ, WK near the second point both become a x^T with one common x."""
-    theta, a = focused(study.chain)
-    start, _ = focused_start(study.chain)
-    found = []
-    for w in (theta.WQ, theta.WK):
-        right = a @ w
-        found.append(abs(cosine(w, np.outer(a, right))))
-    both = abs(cosine(a @ theta.WQ, a @ theta.WK))
-    before = abs(cosine(start.WQ, np.outer(a, a @ start.WQ)))
-    words = "where |WQ| has grown from 4e-6 to 0.01; the control is the start"
-    return at_least([*found, both], 0.999, control=[before] * 3, note=words)
+    r"""From small $W_Q, W_K$ near the second point both become $a x^\top$ with one common $x$."""
 
+    def alignments(theta: OneLayerAttention) -> list[float]:
+        own = [abs(cosine(w, np.outer(AXIS, AXIS @ w))) for w in (theta.WQ, theta.WK)]
+        return [*own, abs(cosine(AXIS @ theta.WQ, AXIS @ theta.WK))]
 
-@claim("Thm 3.5 (eq 16)", regime=grows, expected=inside(grows, "holds-corrected"), study=STUDY)
-def score_matrix(study) -> Measurement:
-    """Along the unstable ray Phi / |Phi| = pi pi^T / |pi|^2."""
-    chain = study.chain
-    theta, _ = focused(chain)
-    Phi = np.asarray(theta.score)
-    measured = Phi / np.linalg.norm(Phi)
-    outer = np.outer(chain.pi, chain.pi)
-    return corrected(
-        printed=equal(outer, measured, rtol=0.02),
-        right=equal(outer / (chain.pi @ chain.pi), measured, rtol=0.02),
-        correction=Correction(
-            printed="Phi / |Phi| = pi pi^T",
-            corrected="Phi / |Phi| = pi pi^T / |pi|^2",
-            cause="extraction-or-typo",
-            snippet="""
-                import numpy as np
-                pi = np.array([0.75, 0.125, 0.125])
-                Phi = 2.7 * np.outer(pi, pi)                  # W0 = k q a^T, WQ = WK = s a x^T
-                unit = Phi / np.linalg.norm(Phi)
-                print("norm of pi pi^T:", np.linalg.norm(np.outer(pi, pi)))
-                assert np.allclose(unit, np.outer(pi, pi) / (pi @ pi))
-                assert not np.allclose(unit, np.outer(pi, pi))
-            """,
-        ),
+    return at_least(
+        bound=0.999,
+        measured=alignments(focused(study)),
+        control=Control("at the start", alignments(focused_start(study))),
+        note="where |WQ| has grown from 4e-6 to 0.01",
     )
 
 
-@claim("Thm 3.5 (eq 17)", regime=distinct_leader, expected=inside(distinct_leader), study=STUDY)
+@paper.claim(
+    "Thm 3.5 (eq 16)", regime=grows, reading=r"the right side lacks its normalisation $|\pi|^2$"
+)
+def score_matrix(study) -> Measurement:
+    r"""Along the unstable ray $\Phi/|\Phi| = \pi\pi^\top/|\pi|^2$."""
+    Phi, pi = np.asarray(focused(study).score), study.chain.pi
+    return equal(
+        predicted=np.outer(pi, pi) / (pi @ pi),
+        measured=Phi / np.linalg.norm(Phi),
+        rtol=1e-3,
+        control=Control("without the norm, as extracted", np.outer(pi, pi)),
+    )
+
+
+@paper.claim("Thm 3.5 (eq 17)", regime=distinct_leader)
 def limit_of_attention(study) -> Measurement:
-    """As the amplitude of WQ = WK = k a x^T grows every query attends to token 1 alone."""
-    chain = study.chain
-    lead = int(np.argmax(chain.pi))
-    g = np.asarray(theory.unigram_point(chain, 1).W0)[:, 0]
+    r"""As the amplitude of $W_Q = W_K = k a x^\top$ grows every query attends to token 1 alone."""
+    pi = study.chain.pi
+    lead = int(np.argmax(pi))
+    g = np.asarray(theory.unigram_point(study.chain, 1).W0)[:, 0]
     slow = float(np.min(g)) * (float(g[lead]) - float(np.sort(g)[-2]))
 
-    def least(eta: float) -> float:
-        scores = eta * np.outer(g, g) + np.log(chain.pi)
+    def least(amplitude: float) -> float:
+        scores = amplitude * np.outer(g, g) + np.log(pi)
         A = np.exp(scores - scores.max(axis=1, keepdims=True))
         return float((A / A.sum(axis=1, keepdims=True))[:, lead].min())
 
-    return at_least(least(40 / slow), 1 - 1e-9, control=least(1.0), note="the control is k^2 = 1")
+    return at_least(
+        bound=1 - 1e-9, measured=least(40 / slow), control=Control("k^2 = 1", least(1.0))
+    )
 
 
-def focused_start(chain: MarkovChain) -> tuple[OneLayerAttention, np.ndarray]:
+AXIS = np.eye(DIM)[0]
+"""The direction a of the unigram point."""
+
+
+def variance(pi: np.ndarray) -> np.ndarray:
+    return np.diag(pi) - np.outer(pi, pi)
+
+
+def focused_start(study) -> OneLayerAttention:
     """The unigram point with small Gaussian WQ and WK."""
-    point = theory.unigram_point(chain, DIM)
-    noise = OneLayerAttention.gaussian(chain.tokens, DIM, 1e-6, 8)
-    return OneLayerAttention(point.W0, point.W1, noise.WQ, noise.WK), np.eye(DIM)[0]
+    point = theory.unigram_point(study.chain, DIM)
+    noise = OneLayerAttention.gaussian(study.chain.tokens, DIM, 1e-6, 8)
+    return OneLayerAttention(point.W0, point.W1, noise.WQ, noise.WK)
 
 
-@lru_cache(maxsize=32)
-def focused(chain: MarkovChain) -> tuple[OneLayerAttention, np.ndarray]:
-    """Where attention has grown to 0.01 out of the unigram point, and the direction a."""
-    start, a = focused_start(chain)
-    amplitude = np.linalg.norm(a @ (np.asarray(start.WQ) + np.asarray(start.WK))) / 2
-    until = float(np.log(0.01 / amplitude) / theory.focus_rate(chain))
-    solved = integrate(population_flow(chain), start, until=until, rtol=1e-8, progress=False)
-    return solved.final, a
+@paper.once
+def focused(study) -> OneLayerAttention:
+    """Where attention has grown to 0.01 out of the unigram point."""
+    start = focused_start(study)
+    amplitude = np.linalg.norm(AXIS @ (np.asarray(start.WQ) + np.asarray(start.WK))) / 2
+    until = float(np.log(0.01 / amplitude) / theory.focus_rate(study.chain))
+    flow = population_flow(study.chain)
+    return integrate(flow, start, until=until, rtol=1e-8, progress=False).final

@@ -6,6 +6,8 @@ T1 and stop of stage 2 (`common`), and are out of regime for other K and L.
 
 from importlib import import_module
 
+from attnflow.claims import Claim, claims_in
+
 SECTIONS = (
     "gradients",  # Appendix B
     "symmetry",  # Appendix C
@@ -22,7 +24,9 @@ SECTIONS = (
     "sliding",  # ours, L = 5
     "width",  # Appendices G, H
 )
-"""In the order of the paper: claims are registered, and shown, in the order of their import."""
+"""In the order of the paper, which is the order of the ledger."""
 
-for section in SECTIONS:
-    import_module(f"{__name__}.{section}")
+
+def everything() -> tuple[Claim, ...]:
+    """All claims of the study."""
+    return claims_in(*(import_module(f"{__name__}.{section}") for section in SECTIONS))

@@ -16,11 +16,11 @@ from attnflow.studies.two_mixture.claims.common import (
     OMEGAS,
     V1,
     V2,
-    Run,
+    StageTwo,
     order_at_most,
-    run,
-    runs,
     said,
+    second_stage,
+    second_stages,
     staged,
 )
 
@@ -32,12 +32,12 @@ Place = tuple[str, int, int, int]
 EXACT = 1e-13
 
 
-def gap(r: Run, one: Place, other: Place) -> float:
+def gap(r: StageTwo, one: Place, other: Place) -> float:
     """The difference of two entries of the attention at T2."""
     return float(r.p(*one)[-1] - r.p(*other)[-1])
 
 
-def _largest(r: Run, pairs: list[tuple[Place, Place]]) -> float:
+def _largest(r: StageTwo, pairs: list[tuple[Place, Place]]) -> float:
     return max(abs(gap(r, one, other)) for one, other in pairs)
 
 
@@ -47,7 +47,7 @@ def _pair(a: str, qa: int, ka: int, b: str, qb: int, kb: int) -> tuple[Place, Pl
 
 def _small(study, pairs: list[tuple[Place, Place]]) -> Measurement:
     """Each difference is O~(omega)."""
-    rs = runs(study)
+    rs = second_stages(study)
     return order_at_most(
         OMEGAS,
         [_largest(r, pairs) for r in rs],
@@ -60,7 +60,7 @@ def _small(study, pairs: list[tuple[Place, Place]]) -> Measurement:
 
 def _zero(study, pairs: list[tuple[Place, Place]]) -> Measurement:
     """The differences that O~(omega) allows are exactly 0."""
-    everyone = (run(study), *runs(study))
+    everyone = (second_stage(study), *second_stages(study))
     found = max(_largest(r, pairs) for r in everyone)
     moved = min(_largest(r, [_pair(PM, 0, 1, PM, 0, 2)]) for r in everyone)
     return at_most(
@@ -70,7 +70,7 @@ def _zero(study, pairs: list[tuple[Place, Place]]) -> Measurement:
 
 def _constant(study, pairs: list[tuple[Place, Place]]) -> Measurement:
     """Each difference is of order one."""
-    rs = runs(study)
+    rs = second_stages(study)
     tiny = [abs(gap(r, *_pair(PM, 0, 1, PM, 0, 2))) for r in rs]
     return every(
         **{
@@ -114,7 +114,7 @@ def conflicting_group_sign(study) -> Measurement:
 
 
 def _group_sign(study, sample: str, head: int) -> Measurement:
-    everyone = (run(study), *runs(study))
+    everyone = (second_stage(study), *second_stages(study))
     found: Any = [gap(r, (PM, 0, 0, PLUS), (sample, 0, 0, head)) for r in everyone]
     words = [f"{r.omega:g}: {x:.4g}" for r, x in zip(everyone, found, strict=True)]
     return positive(found, control=[-x for x in found], note=", ".join(words))
@@ -180,7 +180,7 @@ def scores_of_group_query(study) -> Measurement:
     found = np.stack(
         [
             [-r.S[1:, V1, C1] / r.omega**2, r.S[1:, V2, C1] / r.omega**2]
-            for r in (run(study), *runs(study))
+            for r in (second_stage(study), *second_stages(study))
         ]
     )
     return positive(found, control=-found)
@@ -189,7 +189,7 @@ def scores_of_group_query(study) -> Measurement:
 @claim("Section 5.2 (classification keys)", **said(staged, "consistent"))
 def keys_near_symmetry(study) -> Measurement:
     """v_1^T S mu and -v_2^T S mu agree for mu = v_1, v_2, c_1 up to a power of omega."""
-    rs = runs(study)
+    rs = second_stages(study)
     sums = [max(abs(float(r.S[-1, V1, mu] + r.S[-1, V2, mu])) for mu in (V1, V2, C1)) for r in rs]
     return order_at_most(
         OMEGAS,

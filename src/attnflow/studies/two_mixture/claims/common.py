@@ -1,4 +1,4 @@
-"""What the claims share: their study, regimes, the run of stage 2, and exact derivatives.
+"""What the claims share: regimes, stage 2 solved, and exact derivatives.
 
 Statements of the paper are about K = 2, L = 3 and infinite width (Def. 5.1). They are measured
 there, with the config's bias, omega, T1 and stop of stage 2.
@@ -13,16 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from attnflow.claims import Control, Measurement, Regime, Strength, Verdict, fit_line
+from attnflow.claims import Regime, condition
 from attnflow.flows.driver import integrate
 from attnflow.flows.options import Solver
 from attnflow.flows.probes import Mark
 from attnflow.flows.solution import Solution
 from attnflow.models.two_head_reduced import symmetric_flow
 from attnflow.studies.two_mixture import theory
+from attnflow.studies.two_mixture.config import Config
+from attnflow.studies.two_mixture.paper import paper
 from attnflow.tasks.mixture import MixtureClassification, MixturePopulation
-
-STUDY = "two-mixture"
 
 SMALL = 0.5
 """The constant C of Condition 1, `omega < C < 1`: the paper does not give one."""
@@ -51,20 +51,27 @@ EXPLICIT = Solver("scipy", "dop853")
 """Who solves stages 1 and 2: few large steps, as nothing in them is stiff."""
 
 
-# --- Regimes.
+# --- Regimes: Section 4 and 5 are about K = 2, L = 3 and infinite width.
 
 
-def condition_one(study) -> Regime:
+@condition
+def condition_one(config: Config) -> Regime:
     """Condition 1: omega below a constant C < 1; the dimension is infinite.
 
     How small omega has to be depends on the neurons: above some 4 gamma/a the asymmetry of the
     classification signals outgrows the scores of the groups (a claim of `stage_two`).
     """
-    return _small(study, study.config.omega)
+    return _small(config, config.omega)
 
 
-def _small(study, omega: float) -> Regime:
-    gamma, a = (float(x) for x in theory.neurons(study.config.t1, study.config.bias))
+@condition
+def small_orders(config: Config) -> Regime:
+    """Condition 1 for the scales that orders are fitted over."""
+    return _small(config, max(config.omega, OMEGAS[0]) if config.omega > 0 else config.omega)
+
+
+def _small(config: Config, omega: float) -> Regime:
+    gamma, a = (float(x) for x in theory.neurons(config.t1, config.bias))
     most = min(SMALL, 2 * gamma / a)
     words = (
         f"Condition 1: omega = {omega:.4g} < C = min({SMALL:g}, 2 gamma/a) = {most:.4g}, m = inf"
@@ -72,65 +79,44 @@ def _small(study, omega: float) -> Regime:
     return Regime(0 < omega < most, words)
 
 
-def two_mixtures(study) -> Regime:
-    """K = 2, L = 3, b > 0 at infinite width, the setting of Sections 4 and 5."""
-    c = study.config
-    inside = c.groups == 2 and c.length == 3 and 0 < c.bias <= TALL
-    words = f"K = {c.groups} (2), L = {c.length} (3), 0 < b = {c.bias:.4g} <= {TALL:g}, m = inf"
-    return Regime(inside, words)
-
-
-def three_tokens(study) -> Regime:
+@condition
+def three_tokens(config: Config) -> Regime:
     """L = 3 and b > 0 with any number of groups."""
-    c = study.config
-    words = f"L = {c.length} (3), 0 < b = {c.bias:.4g} <= {TALL:g}, any K (K = {c.groups})"
-    return Regime(c.length == 3 and 0 < c.bias <= TALL, words)
+    words = f"L = {config.length} (3), 0 < b = {config.bias:.4g} <= {TALL:g}"
+    return Regime(config.length == 3 and 0 < config.bias <= TALL, words)
 
 
-def past_gates(study) -> Regime:
-    """The same, with b small enough that T1 lies beyond T0.5."""
-    return _after_gates(study, two_mixtures(study))
+@condition
+def two_groups(config: Config) -> Regime:
+    return Regime(config.groups == 2, f"K = {config.groups} (2), m = inf")
 
 
-def three_tokens_past_gates(study) -> Regime:
-    """The same for any number of groups, with times in units of K/2."""
-    return _after_gates(study, three_tokens(study))
+@condition
+def late_t1(config: Config) -> Regime:
+    """T1 lies beyond T0.5, in units of K/2."""
+    gate = theory.gate_time(config.bias)
+    words = f"T1 = {config.t1:.4g} is well after T0.5 = {gate:.4g}"
+    return Regime(config.t1 > LATER * gate, words)
 
 
-def _after_gates(study, base: Regime) -> Regime:
-    if not base.inside:
-        return base
-    t1, gate = study.config.t1, theory.gate_time(study.config.bias)
-    words = f"{base.sentence}; T1 = {t1:.4g} is well after T0.5 = {gate:.4g}"
-    return Regime(t1 > LATER * gate, words)
+@condition
+def bounded_scores(config: Config) -> Regime:
+    words = f"scores up to {config.score_stop:.3g} <= {MODERATE:g}"
+    return Regime(config.score_stop <= MODERATE, words)
 
 
-def staged(study) -> Regime:
-    """Stage 2 under Condition 1, ended while scores are bounded by a constant."""
-    base, c = past_gates(study), study.config
-    if not base.inside:
-        return base
-    # Orders are fitted from OMEGAS[0] down.
-    small = _small(study, max(c.omega, OMEGAS[0])) if c.omega > 0 else condition_one(study)
-    words = f"{base.sentence}; {small.sentence}; scores up to {c.score_stop:.3g} <= {MODERATE:g}"
-    return Regime(small.inside and c.score_stop <= MODERATE, words)
-
-
-def inside(regime: Callable[[Any], Regime], verdict: str = "holds") -> Callable[[Any], str]:
-    """What to expect of a claim: its verdict inside the regime, `out-of-regime` outside."""
-    return lambda study: verdict if regime(study).inside else "out-of-regime"
-
-
-def said(regime: Callable[[Any], Regime], verdict: str = "holds") -> dict[str, Any]:
-    """`regime`, `expected` and `study` of a claim."""
-    return {"regime": regime, "expected": inside(regime, verdict), "study": STUDY}
+two_mixtures = three_tokens & two_groups
+past_gates = two_mixtures & late_t1
+three_tokens_past_gates = three_tokens & late_t1
+staged = past_gates & small_orders & bounded_scores
+"""Stage 2 under Condition 1, ended while scores are bounded by a constant."""
 
 
 # --- Stage 2, solved on the ten variables.
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class StageTwo:
     """Stage 2 at K = 2: scores and self-scores of the plus head at times after T1.
 
     Matrices are `[time, key, query]` in the coordinates c1, c2, v1, v2.
@@ -184,7 +170,7 @@ def both_heads(S: np.ndarray) -> np.ndarray:
     return np.stack([S, MIRROR * S], axis=-3)
 
 
-@functools.lru_cache(maxsize=64)
+@paper.once
 def stage_two(
     gamma: float, a: float, bias: float, omega: float, stop: float, groups: int = 2
 ) -> Solution:
@@ -202,8 +188,8 @@ def stage_two(
     )
 
 
-@functools.lru_cache(maxsize=64)
-def run_at(bias: float, omega: float, t1: float, stop: float) -> Run:
+@paper.once
+def run_at(bias: float, omega: float, t1: float, stop: float) -> StageTwo:
     """Stage 2 from the closed form of stage 1."""
     gamma, a = (float(x) for x in theory.neurons(t1, bias))
     found = stage_two(gamma, a, bias, omega, stop)
@@ -213,7 +199,7 @@ def run_at(bias: float, omega: float, t1: float, stop: float) -> Run:
     S = lifted(total, diff)
     A, B = (lifted(*pair) for pair in zip(roots(total, omega), roots(diff, omega), strict=True))
     M = force(neurons_of(gamma, a), both_heads(S), CONFLICTING, bias)[1][:, 0]
-    return Run(gamma, a, bias, omega, stop, found.time, times, S, A, B, M)
+    return StageTwo(gamma, a, bias, omega, stop, found.time, times, S, A, B, M)
 
 
 def lifted(total: np.ndarray, diff: np.ndarray) -> np.ndarray:
@@ -231,13 +217,13 @@ def roots(S: np.ndarray, omega: float) -> tuple[np.ndarray, np.ndarray]:
     return (S @ turned(S) + diagonal) / scale, (turned(S) @ S + diagonal) / scale
 
 
-def run(study) -> Run:
+def second_stage(study) -> StageTwo:
     """Stage 2 with the config's numbers."""
     c = study.config
     return run_at(float(c.bias), float(c.omega), float(c.t1), float(c.score_stop))
 
 
-def runs(study, omegas: Sequence[float] = OMEGAS) -> list[Run]:
+def second_stages(study, omegas: Sequence[float] = OMEGAS) -> list[StageTwo]:
     """Stage 2 over scales of the start, the rest as in the config."""
     c = study.config
     return [run_at(float(c.bias), w, float(c.t1), float(c.score_stop)) for w in omegas]
@@ -302,35 +288,3 @@ def derivative(function: Callable[[Any], Any], x: np.ndarray) -> np.ndarray:
         z[k] += 1j * h
         out[k] = np.imag(function(z)) / h
     return out
-
-
-# --- Orders.
-
-
-def order_at_most(
-    x: Any, y: Any, power: float, *, tol: float = 0.1, control_y: Any, note: str = ""
-) -> Measurement:
-    """`y = O(x^power)` for x -> 0: the fitted exponent of y is at least `power - tol`.
-
-    At best `consistent`. `control_y` is a quantity whose exponent is too small.
-    """
-    xs, ys = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
-    line = fit_line(np.log(xs), np.log(ys))
-    other = fit_line(np.log(xs), np.log(np.asarray(control_y, dtype=float)))
-    good, flipped = line.slope >= power - tol, other.slope >= power - tol
-    ratio = ys / xs**power
-    words = (
-        f"exponent {line.slope:.4f} ± {line.stderr:.2g} (at least {power:g}) over {xs.min():.3g} to"
-        f" {xs.max():.3g} ({len(xs)} points); largest constant {ratio.max():.4g}"
-    )
-    return Measurement(
-        verdict=Verdict.CONSISTENT if good else Verdict.FAILS,
-        sentence=f"{words}. {note}" if note else words,
-        predicted=float(power),
-        measured=line.slope,
-        tolerance=tol,
-        error=max(0.0, power - line.slope),
-        strength=Strength.FIT,
-        control=Control(flipped is not good, f"exponent {other.slope:.4f}", power, other.slope),
-        evidence={"slope": line.slope, "stderr": line.stderr, "constant": float(ratio.max())},
-    )

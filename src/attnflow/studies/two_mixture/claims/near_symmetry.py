@@ -23,14 +23,14 @@ from attnflow.studies.two_mixture.claims.common import (
     OMEGAS,
     V1,
     V2,
-    Run,
+    StageTwo,
     both_heads,
     force,
     forward,
     order_at_most,
-    run,
-    runs,
     said,
+    second_stage,
+    second_stages,
     staged,
 )
 from attnflow.studies.two_mixture.claims.stage_two import SNIPPET_STAGE_TWO
@@ -48,7 +48,7 @@ def _asymmetry(S: np.ndarray, A: np.ndarray, B: np.ndarray) -> np.ndarray:
 
 
 @functools.lru_cache(maxsize=64)
-def _deltas(r: Run) -> tuple[np.ndarray, np.ndarray]:
+def _deltas(r: StageTwo) -> tuple[np.ndarray, np.ndarray]:
     """Delta, and a bound on |dDelta/dt|: the fastest of the sums it is the largest of."""
     return _asymmetry(r.S, r.A, r.B), _asymmetry(*(r.rates[n] for n in "SAB"))
 
@@ -56,7 +56,7 @@ def _deltas(r: Run) -> tuple[np.ndarray, np.ndarray]:
 @claim("Lemma E.4 (size)", **said(staged, "consistent"))
 def asymmetry_small(study) -> Measurement:
     """Delta = O~(omega) up to T2; it is of order omega^2."""
-    rs = runs(study)
+    rs = second_stages(study)
     return order_at_most(
         OMEGAS,
         [_deltas(r)[0].max() for r in rs],
@@ -69,14 +69,14 @@ def asymmetry_small(study) -> Measurement:
 @claim("ours: asymmetry is omega^2", part="constant", **said(staged, "consistent"))
 def asymmetry_order(study) -> Measurement:
     """Delta(T2) = omega^2 (1 + small): the sum sector of the self-scores hardly moves."""
-    rs = runs(study)
+    rs = second_stages(study)
     return exponent(OMEGAS, [_deltas(r)[0][-1] for r in rs], 2.0, tol=0.2, control=1.0)
 
 
 @claim("Lemma E.4 (rates)", **said(staged, "consistent"))
 def asymmetry_slow(study) -> Measurement:
     """dDelta/dt over d c_1^T S v_1/dt = O~(omega) on [T1, T2]; it is of order omega^2."""
-    rs = runs(study)
+    rs = second_stages(study)
     found = [(_deltas(r)[1] / r.rates["S"][:, C1, V1]).max() for r in rs]
     other = [(-r.rates["S"][:, V1, C1] / r.rates["S"][:, C1, V1]).max() for r in rs]
     return order_at_most(
@@ -87,7 +87,7 @@ def asymmetry_slow(study) -> Measurement:
 @claim("Lemma E.4 (start)", part="proof-step", **said(staged))
 def asymmetry_start(study) -> Measurement:
     """Delta(T1) = omega^2 and dDelta/dt = 0 at T1."""
-    r = run(study)
+    r = second_stage(study)
     size, speed = _deltas(r)
     return every(
         size=equal(r.omega**2, size[0], rtol=1e-12, control=r.omega),
@@ -98,9 +98,9 @@ def asymmetry_start(study) -> Measurement:
 @claim("Lemma E.4 (eq 15)", part="proof-step", **said(staged, "consistent"))
 def asymmetry_rate(study) -> Measurement:
     """|dDelta/dt| <= O(Delta Delta p), Delta p the largest change of attention from 1/3."""
-    rs = runs(study)
+    rs = second_stages(study)
 
-    def constant(r: Run) -> float:
+    def constant(r: StageTwo) -> float:
         size, speed = _deltas(r)
         moved = np.abs(r.attention - 1 / 3).max(axis=(1, 2, 3, 4))
         return float((speed / np.where(moved > 0, size * moved, np.inf)).max())
@@ -119,7 +119,7 @@ def rate_at_uniform_attention(study) -> Measurement:
     """With p = 1/3 d c_1^T S v_1/dt is (1/12) g 2 (2/3) w.c_1 (v_1^T B v_1 - v_1^T B v_2 +
     c_1^T A c_1 - c_1^T A c_2), and d c_1^T S (v_1 + v_2)/dt vanishes.
     """
-    r = run(study)
+    r = second_stage(study)
     _, M = force(r.w, both_heads(r.S), CONFLICTING, r.bias, uniform=True)
     M = M[:, 0]
     rate = M @ r.B + r.A @ M
@@ -152,7 +152,7 @@ def leading_near_symmetry(study) -> Measurement:
     """c_1^T S v_1 = -c_1^T S v_2, c_1^T A c_1 = -c_1^T A c_2 and v_1^T B v_1 = -v_1^T B v_2 hold at
     T2 up to a power of omega.
     """
-    rs = runs(study)
+    rs = second_stages(study)
     sums = [
         max(
             abs(r.S[-1, C1, V1] + r.S[-1, C1, V2]),
@@ -171,7 +171,7 @@ def three_variables_at_start(study) -> Measurement:
     """At T1 the rate of c_1^T S v_1 depends on c_1^T A c_1 and v_1^T B v_1 alone, and the rates of
     these two on c_1^T S v_1 alone: 1 : 1 : 2 : 2 in units of gamma/18 after near symmetry.
     """
-    r = run(study)
+    r = second_stage(study)
     M = r.M[0]
     near = np.array([1.0, -1.0])
     lead = np.zeros((4, 4))

@@ -10,7 +10,7 @@ from scipy.optimize import nnls
 
 from attnflow.claims import Measurement, claim, equal, every, exponent, fact, positive
 from attnflow.models.two_head import TwoHeadClassifier
-from attnflow.studies.two_mixture.claims.common import CONFLICTING, STUDY, TWO, run, said, staged
+from attnflow.studies.two_mixture.claims.common import CONFLICTING, STUDY, TWO, said, staged
 from attnflow.studies.two_mixture.margin import largest_margin, signed_features
 from attnflow.tasks.mixture import MixtureClassification
 
@@ -135,7 +135,7 @@ def start_margin(study) -> Measurement:
 def separable_after_stage_two(study) -> Measurement:
     """After stage 2 the attention features are separable: their largest margin is positive with
     all gates on, and u and the dual weights certify it on both sides."""
-    c, found = study.config, run(study)
+    c, found = study.config, second_stage(study)
     S = np.stack([found.S[-1], MIRRORED * found.S[-1]])
     end = largest_margin(signed_features(TWO.population, found.w, S, c.bias))
     start = largest_margin(signed_features(TWO.population, found.w, 0 * S, c.bias))

@@ -20,13 +20,13 @@ from attnflow.studies.two_mixture.claims.common import (
     CONFLICTING,
     V1,
     V2,
-    Run,
+    StageTwo,
     both_heads,
     forward,
     past_gates,
-    run,
-    runs,
     said,
+    second_stage,
+    second_stages,
     staged,
 )
 from attnflow.studies.two_mixture.claims.stage_two import AFTER
@@ -49,7 +49,7 @@ SIGNS = {
 
 def _signs(study, line: tuple[str, int, tuple[int, int], int]) -> Measurement:
     block, key, (first, second), sign = line
-    X = [getattr(r, block) / r.omega**2 for r in (run(study), *runs(study))]
+    X = [getattr(r, block) / r.omega**2 for r in (second_stage(study), *second_stages(study))]
     pairs = [sign * np.stack([x[:, key, first], -x[:, key, second]]) for x in X]
     return at_least(
         min(float(p.min()) for p in pairs),
@@ -116,7 +116,7 @@ def values_at_start(study) -> Measurement:
     """At T1 all scores and all self-scores of different signals are 0; the squared norms are
     omega^2.
     """
-    r = run(study)
+    r = second_stage(study)
     found = np.stack([r.S[0], r.A[0], r.B[0]]) / r.omega**2
     right = np.stack([np.zeros((4, 4)), np.eye(4), np.eye(4)])
     return corrected(
@@ -141,7 +141,7 @@ def values_at_start(study) -> Measurement:
 @claim("Lemma E.5 (growing variables)", part="proof-step", **said(staged, "holds-corrected"))
 def growing_variables(study) -> Measurement:
     """c_1^T S v_1, c_1^T A c_1 and v_1^T B v_1 grow; printed is c_1^T A v_1, which falls."""
-    r = run(study)
+    r = second_stage(study)
     good = [r.rates["S"][AFTER, C1, V1], r.rates["A"][AFTER, C1, C1], r.rates["B"][AFTER, V1, V1]]
     return corrected(
         printed=positive(r.rates["A"][AFTER, C1, V1]),
@@ -166,7 +166,7 @@ def growing_variables(study) -> Measurement:
 @claim("Lemma E.5 (v1 S c1)", part="proof-step", **said(staged))
 def example_of_the_proof(study) -> Measurement:
     """d v_1^T S c_1/dt <= 0 on [T1, T2], the example of the proof."""
-    r = run(study)
+    r = second_stage(study)
     rate = r.rates["S"][:, V1] / r.omega**2
     return negative(rate[:, C1], control=rate[:, C2], note="control: v_1^T S c_2")
 
@@ -174,7 +174,7 @@ def example_of_the_proof(study) -> Measurement:
 @claim("Lemma E.5 (second column)", part="proof-step", **said(staged))
 def second_column(study) -> Measurement:
     """The rates of the second column have the opposite sign of those of the first."""
-    r = run(study)
+    r = second_stage(study)
     rows = [(r.rates[b][AFTER, k], i, j) for b, k, (i, j), _ in SIGNS.values()]
     both = np.stack([x[:, i] * x[:, j] for x, i, j in rows])
     same = np.stack([x[:, i] * x[:, i] for x, i, _ in rows])
@@ -211,8 +211,10 @@ def parabola(study) -> Measurement:
 def gates_on(study) -> Measurement:
     """On [T1, T2] the gates of all conflicting samples are on, in both heads."""
 
-    def least(r: Run, bias: float) -> float:
+    def least(r: StageTwo, bias: float) -> float:
         return float((forward(r.w, both_heads(r.S), CONFLICTING, r.bias)[1] + bias).min())
 
-    found = [least(r, r.bias) for r in (run(study), *runs(study))]
-    return positive(found, control=least(run(study), -10.0), note="least H + b; control: b = -10")
+    found = [least(r, r.bias) for r in (second_stage(study), *second_stages(study))]
+    return positive(
+        found, control=least(second_stage(study), -10.0), note="least H + b; control: b = -10"
+    )

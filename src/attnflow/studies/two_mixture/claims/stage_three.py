@@ -31,13 +31,13 @@ from attnflow.studies.two_mixture.claims.common import (
     SIGNS,
     TWO,
     V1,
-    Run,
+    StageTwo,
     condition_one,
     order_at_most,
     past_gates,
-    run,
-    runs,
     said,
+    second_stage,
+    second_stages,
     staged,
 )
 
@@ -73,7 +73,7 @@ def three(study, stop: float | None = None) -> ThreeStages:
     return three_stages(TWO, c.omega, c.bias, c.t1, c.score_stop if stop is None else stop)
 
 
-def slopes(found: Run, shut: bool) -> np.ndarray:
+def slopes(found: StageTwo, shut: bool) -> np.ndarray:
     """alpha[d, signal]: `dw_+/dt = alpha_+ g_+ + alpha_- g_-` at the attention of T2.
 
     `shut` leaves out the samples X_{k,-,-}, whose gate of the plus head stage 1 has shut.
@@ -108,9 +108,9 @@ def witness(study) -> Measurement:
 def rate_along_v(study) -> Measurement:
     """In stage 3 dw_+.v_k/dt = Theta(g_+) + O~(omega g_-): the coefficient of g_+ is bounded on
     both sides, that of g_- vanishes with omega."""
-    main = [slopes(run(study), shut)[0, V1] for shut in (True, False)]
-    rest = [abs(slopes(r, True)[1, V1]) for r in runs(study)]
-    other = [slopes(r, True)[1, C1] for r in runs(study)]
+    main = [slopes(second_stage(study), shut)[0, V1] for shut in (True, False)]
+    rest = [abs(slopes(r, True)[1, V1]) for r in second_stages(study)]
+    other = [slopes(r, True)[1, C1] for r in second_stages(study)]
     return every(
         below=at_least(main, 0.1, control=[0.0, 0.0]),
         above=at_most(main, 0.5, control=[1.0, 1.0], note="gates shut, gates open"),
@@ -122,9 +122,9 @@ def rate_along_v(study) -> Measurement:
 def rate_along_c(study) -> Measurement:
     """In stage 3 dw_+.c_k/dt >= Omega(g_-) + O~(omega g_+): the coefficient of g_- is bounded
     below, and what g_+ takes away vanishes with omega (while the gates are shut it adds)."""
-    main = slopes(run(study), True)[1, C1]
-    shut = [slopes(r, True)[0, C1] for r in runs(study)]
-    taken = [abs(slopes(r, False)[0, C1]) for r in runs(study)]
+    main = slopes(second_stage(study), True)[1, C1]
+    shut = [slopes(r, True)[0, C1] for r in second_stages(study)]
+    taken = [abs(slopes(r, False)[0, C1]) for r in second_stages(study)]
     return every(
         below=at_least(main, 0.05 * _grown(study), control=0.0),
         shut=positive(shut, control=[-x for x in shut]),

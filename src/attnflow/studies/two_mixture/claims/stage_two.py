@@ -25,12 +25,12 @@ from attnflow.studies.two_mixture.claims.common import (
     OMEGAS,
     V1,
     V2,
-    Run,
+    StageTwo,
     past_gates,
-    run,
     run_at,
-    runs,
     said,
+    second_stage,
+    second_stages,
     stage_two,
     staged,
     three_tokens_past_gates,
@@ -59,7 +59,7 @@ dS = 2 * w2 * M                                    # A = B = omega^2 I
 @claim("Lemma E.1 (rates at T1)", part="proof-step", **said(staged, "holds-corrected"))
 def rates_at_start(study) -> Measurement:
     """At T1 d c_k^T S v_k/dt = -d c_k^T S v_k'/dt = (1/3) g omega^2 (2/3) w_+^T c_1, g = 1/2."""
-    r = run(study)
+    r = second_stage(study)
     found = r.rates["S"][0, [C1, C1], [V1, V2]]
     printed = 4 / 3 * 0.5 * r.omega**2 * 2 / 3 * r.gamma * np.array([1, -1])
     return corrected(
@@ -79,7 +79,7 @@ def rates_at_start(study) -> Measurement:
 @claim("Lemma E.1 (next rate at T1)", part="proof-step", **said(staged, "holds-corrected"))
 def next_rate_at_start(study) -> Measurement:
     """At T1 d v_1^T S c_1/dt = -(1/3) g omega^2 (1/3) w_+^T c_1, the fastest of other scores."""
-    r = run(study)
+    r = second_stage(study)
     found = r.rates["S"][0, V1, C1]
     printed = 4 / 3 * 0.5 * r.omega**2 / 3 * r.gamma
     return corrected(
@@ -101,7 +101,7 @@ def order_at_start(study) -> Measurement:
     """At T1 the fastest of the other scores is v_1^T S c_1 (up to symmetry), at half the rate of
     the leading ones; all self-scores stand still.
     """
-    r = run(study)
+    r = second_stage(study)
     others = _others(np.abs(r.rates["S"]))[0]
     lead = r.rates["S"][0, C1, V1]
     still = max(np.abs(r.rates[n][0]).max() for n in "AB")
@@ -121,7 +121,7 @@ def _others(S: np.ndarray) -> np.ndarray:
     return kept
 
 
-def _score_ratio(r: Run, S: np.ndarray) -> np.ndarray:
+def _score_ratio(r: StageTwo, S: np.ndarray) -> np.ndarray:
     lead = np.minimum.reduce([S[:, C1, V1], -S[:, C1, V2], S[:, C2, V2], -S[:, C2, V1]])
     return (_others(np.abs(S)).max(axis=(1, 2))[AFTER]) / lead[AFTER]
 
@@ -134,7 +134,7 @@ def _self_ratio(G: np.ndarray, own: tuple[int, int], other: tuple[int, int]) -> 
 
 
 def _constant(study, ratio, control: np.ndarray) -> Measurement:
-    found = [float(ratio(r).max()) for r in (run(study), *runs(study))]
+    found = [float(ratio(r).max()) for r in (second_stage(study), *second_stages(study))]
     return at_most(
         found,
         0.75,
@@ -147,7 +147,7 @@ def _constant(study, ratio, control: np.ndarray) -> Measurement:
 @claim("Lemma E.1 (eq 11)", part="constant", **said(staged))
 def leading_scores(study) -> Measurement:
     """Some c < 1 times c_k^T S v_k, -c_k^T S v_k' exceeds every other score: c = 1/2 near T1."""
-    r = run(study)
+    r = second_stage(study)
     return _constant(study, lambda r: _score_ratio(r, r.S), 1 / _score_ratio(r, r.S))
 
 
@@ -155,14 +155,14 @@ def leading_scores(study) -> Measurement:
 def leading_query_scores(study) -> Measurement:
     """Some c < 1 times v_k^T B v_k, -v_k^T B v_k' exceeds the other query self-scores: c = 1/4."""
     ratio = lambda r: _self_ratio(r.B, (V1, V2), (C1, C2))  # noqa: E731
-    return _constant(study, ratio, 1 / ratio(run(study)))
+    return _constant(study, ratio, 1 / ratio(second_stage(study)))
 
 
 @claim("Lemma E.1 (eq 13)", part="constant", **said(staged))
 def leading_key_scores(study) -> Measurement:
     """Some c < 1 times c_k^T A c_k, -c_k^T A c_k' exceeds the other key self-scores: c = 1/4."""
     ratio = lambda r: _self_ratio(r.A, (C1, C2), (V1, V2))  # noqa: E731
-    return _constant(study, ratio, 1 / ratio(run(study)))
+    return _constant(study, ratio, 1 / ratio(second_stage(study)))
 
 
 @claim("ours: how small omega has to be", part="hypothesis", **said(past_gates))
@@ -190,7 +190,7 @@ def leading_norms(study) -> Measurement:
             [(r.B[:, V1, V1] - r.B[:, C1, C1]).min(), (r.A[:, C1, C1] - r.A[:, V1, V1]).min()]
             if sign > 0
             else [(r.B[:, C1, C1] - r.B[:, V1, V1]).min(), (r.A[:, V1, V1] - r.A[:, C1, C1]).min()]
-            for r in (run(study), *runs(study))
+            for r in (second_stage(study), *second_stages(study))
         ]
         return float(np.min(gaps))
 
@@ -202,11 +202,11 @@ def leading_norms(study) -> Measurement:
 # --- The three-variable bound: Lemmas E.2 and 5.5, the time of Lemma E.3.
 
 
-def _three(r: Run) -> np.ndarray:
+def _three(r: StageTwo) -> np.ndarray:
     return np.stack([r.S[:, C1, V1], r.A[:, C1, C1], r.B[:, V1, V1]])
 
 
-def _largest_b(r: Run) -> float:
+def _largest_b(r: StageTwo) -> float:
     """The largest b with x' >= b [[0,1,1],[1,0,0],[1,0,0]] x along the run."""
     s, key, query = _three(r)
     first = r.rates["S"][:, C1, V1] / (key + query)
@@ -216,12 +216,14 @@ def _largest_b(r: Run) -> float:
 
 
 def _bound(study) -> Measurement:
-    found = np.array([_largest_b(r) / (r.gamma / 18) for r in (run(study), *runs(study))])
+    found = np.array(
+        [_largest_b(r) / (r.gamma / 18) for r in (second_stage(study), *second_stages(study))]
+    )
     return at_least(
         found,
         0.25,
         control_bound=1.05,
-        note=f"the largest b over gamma/18 = {run(study).gamma / 18:.5g}; at T1 it is exactly 1",
+        note=f"the largest b over gamma/18 = {second_stage(study).gamma / 18:.5g}; at T1 it is exactly 1",
     )
 
 
@@ -242,7 +244,7 @@ def score_growth_informal(study) -> Measurement:
 @claim("ours: the bound of Lemma E.2 is loose by 2 sqrt 2", part="constant", **said(staged))
 def loose_bound(study) -> Measurement:
     """The bound guarantees the rate sqrt 2 b <= sqrt 2 gamma/18; the scores grow at 2 gamma/9."""
-    gamma, a, b = (getattr(run(study), n) for n in ("gamma", "a", "bias"))
+    gamma, a, b = (getattr(second_stage(study), n) for n in ("gamma", "a", "bias"))
     found = stage_two(gamma, a, b, min(OMEGAS), float(study.config.score_stop))
     times = np.array([0.25, 0.5]) * found.time
     lead = found.states(times)["S_diff"][:, 0, 1]
@@ -269,7 +271,7 @@ def second_stage_logarithmic(study) -> Measurement:
 
 
 def _length(study, power: float) -> Measurement:
-    rs = runs(study)[1:]  # the slope is that of small omega
+    rs = second_stages(study)[1:]  # the slope is that of small omega
     predicted = theory.attention_slope(rs[0].gamma) / power
     return slope(
         power * np.log([1 / r.omega for r in rs]),
@@ -309,7 +311,7 @@ def slope_for_groups(study) -> Measurement:
 @claim("Lemma E.3 (scores)", **said(staged, "consistent"))
 def scores_of_order_one(study) -> Measurement:
     """At T2 c_1^T S v_1 and -c_1^T S v_2 are of order one, whatever omega."""
-    rs = runs(study)
+    rs = second_stages(study)
     return exponent(
         OMEGAS,
         [-r.S[-1, C1, V2] for r in rs],
@@ -365,7 +367,7 @@ def comparison_spectrum(study) -> Measurement:
 @claim("Lemma E.3 (comparison)", part="proof-step", **said(staged))
 def comparison_holds(study) -> Measurement:
     """The comparison system stays below (c.Sv, c.Ac, v.Bv) with the b of Lemma E.2."""
-    r = run(study)
+    r = second_stage(study)
     b = _largest_b(r)
 
     def least(rate: float) -> float:
@@ -381,7 +383,7 @@ def linear_phase(study) -> Measurement:
     sinh(gamma t/9), c.Ac = (omega^2/2)(1 + cosh(2 gamma t/9)): the relative error is of the order
     of the score.
     """
-    r = next(x for x in runs(study) if x.omega == min(OMEGAS))
+    r = next(x for x in second_stages(study) if x.omega == min(OMEGAS))
     closed = theory.linear_phase(r.times, r.gamma, r.omega)
     found = {
         "c.S v": r.S[:, C1, V1],
