@@ -70,20 +70,19 @@ def given_control(control: Any) -> Control | None:
 
 
 def refuse_copies(control: Control, given: NDArray, result: NDArray) -> None:
-    """Refuse an array that is the result times nearly 1, shifted, inverted or turned and shifted.
+    """Refuse an array that is the result times nearly 1, inverted, or turned and shifted.
 
     Single numbers are not judged here: any two are multiples of each other.
     """
     if given.shape != result.shape or len(np.unique(result)) < 3 or not np.isfinite(given).all():
         return
     allowed = 1e-12 * np.abs(given).max()
-    turned = [("turned and shifted", result.T)] if result.T.shape == given.shape else []
-    for words, base in (("shifted", result), *turned):
-        shift = given - base
+    if result.ndim == 2 and result.T.shape == given.shape:
+        shift = given - result.T
         if np.ptp(shift) <= allowed < abs(shift.mean()):
-            raise InputError("control", f"'{control.name}' is the result {words}; measure again")
+            raise InputError("control", f"'{control.name}' is the result turned and shifted")
     if (result != 0).all() and np.ptp(given * result) <= 1e-12 * np.abs(given * result).max():
-        raise InputError("control", f"'{control.name}' is the result inverted; measure again")
+        raise InputError("control", f"'{control.name}' is the result inverted")
     factor = float(np.vdot(result, given) / np.vdot(result, result))
     if np.abs(given - factor * result).max() <= allowed and 0 < abs(factor - 1) < 0.05:
         raise InputError("control", f"'{control.name}' is the result times {factor:g}")

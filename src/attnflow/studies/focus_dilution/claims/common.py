@@ -85,11 +85,27 @@ def autodiff_gradients(theta: OneLayerAttention, chain: MarkovChain):
 
 @jax.jit
 def _token_gradients(M: Any, Phi: Any, pi: Any, transition: Any) -> Any:
-    def loss(M: Any, Phi: Any) -> Any:
-        A = jax.nn.softmax(Phi + jnp.log(pi), axis=1)
-        return -jnp.sum(pi[:, None] * transition * jax.nn.log_softmax(A @ M, axis=1))
+    return jax.grad(_loss, (0, 1))(M, Phi, pi, transition)
 
-    return jax.grad(loss, (0, 1))(M, Phi)
+
+def _loss(M: Any, Phi: Any, pi: Any, transition: Any) -> Any:
+    A = jax.nn.softmax(Phi + jnp.log(pi), axis=1)
+    return -jnp.sum(pi[:, None] * transition * jax.nn.log_softmax(A @ M, axis=1))
+
+
+@float64
+def autodiff_velocity(theta: OneLayerAttention, chain: MarkovChain) -> np.ndarray:
+    """Minus the gradient in all four matrices of the same loss, as one vector."""
+    found = _weight_gradients(*blocks(theta), chain.pi, chain.transition)
+    return -np.concatenate([np.ravel(g) for g in found])
+
+
+@jax.jit
+def _weight_gradients(W0: Any, W1: Any, WQ: Any, WK: Any, pi: Any, transition: Any) -> Any:
+    def loss(W0: Any, W1: Any, WQ: Any, WK: Any) -> Any:
+        return _loss(W0 @ W1, W0 @ WQ @ WK.T @ W0.T, pi, transition)
+
+    return jax.grad(loss, (0, 1, 2, 3))(W0, W1, WQ, WK)
 
 
 def jacobian(theta: OneLayerAttention, chain: MarkovChain) -> np.ndarray:
@@ -98,7 +114,7 @@ def jacobian(theta: OneLayerAttention, chain: MarkovChain) -> np.ndarray:
     The closed form is analytic, so `Im v(y + i h e) / h` has no cancellation and h can be tiny;
     nothing is compiled.
     """
-    shapes = [np.shape(w) for w in (theta.W0, theta.W1, theta.WQ, theta.WK)]
+    shapes = [np.shape(w) for w in blocks(theta)]
     ends = np.cumsum([int(np.prod(s)) for s in shapes])[:-1]
     y, h = flat(theta), 1e-150
 
@@ -132,9 +148,14 @@ def _softmax(z: np.ndarray) -> np.ndarray:
     return e / e.sum(axis=1, keepdims=True)
 
 
+def blocks(theta: OneLayerAttention) -> list[np.ndarray]:
+    """W0, W1, WQ, WK."""
+    return [np.asarray(w) for w in (theta.W0, theta.W1, theta.WQ, theta.WK)]
+
+
 def flat(theta: OneLayerAttention) -> np.ndarray:
     """All parameters as one vector, in the order W0, W1, WQ, WK."""
-    return np.concatenate([np.ravel(w) for w in (theta.W0, theta.W1, theta.WQ, theta.WK)])
+    return np.concatenate([np.ravel(w) for w in blocks(theta)])
 
 
 def cosine(a: Any, b: Any) -> float:

@@ -2,439 +2,418 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Any
-
 import numpy as np
 from scipy.optimize import brentq, minimize_scalar
 
 from attnflow.claims import (
-    Correction,
+    Control,
+    Erratum,
     Measurement,
     at_least,
     at_most,
-    claim,
-    corrected,
     equal,
     every,
+    identity,
     refuted,
 )
-from attnflow.models import one_layer
-from attnflow.models.one_layer import OneLayerAttention, population_flow
+from attnflow.models.one_layer import OneLayerAttention
 from attnflow.studies.focus_dilution import theory
 from attnflow.studies.focus_dilution.claims.common import (
     DIM,
-    STUDY,
+    SEEDS,
     autodiff_gradients,
+    autodiff_velocity,
+    blocks,
     distinct,
     flat,
     grows,
-    inside,
     jacobian,
     nonuniform,
     random_points,
     two_groups,
 )
+from attnflow.studies.focus_dilution.claims.focus import variance
+from attnflow.studies.focus_dilution.paper import paper
 from attnflow.tasks.markov import MarkovChain
 
+# --- Proposition 3.3: the point on the condensation ray.
 
-@claim("Prop 3.3", regime=two_groups, expected=inside(two_groups), study=STUDY)
+
+@paper.claim(
+    "Prop 3.3",
+    regime=two_groups,
+    reading=r"the hypothesis is $\pi_d = \dots = \pi_2 < \pi_1$, as its proof has it; the extracted"
+    r" $\pi_2 = \pi_1$ is the uniform law, which has no ray",
+)
 def second_critical_point(study) -> Measurement:
-    """On a two-group law the condensation ray holds a critical point that predicts pi."""
+    r"""On a two-group law the condensation ray holds a critical point that predicts $\pi$."""
     chain = theory.two_group(study.chain)
-    k2 = theory.ray_constant(chain)
-    speed, gap = _ray_point(chain, k2)
-    off, _ = _ray_point(chain, 1.05 * k2)
+    right, other = (theory.ray_constant(c) for c in (chain, flatter(chain)))
     return every(
-        critical=at_most(speed, 1e-14, control=off),
-        prediction=at_most(gap, 1e-14, control=_ray_point(chain, 1.05 * k2)[1]),
-    )
-
-
-def _ray_point(chain: MarkovChain, k2: float) -> tuple[float, float]:
-    """Speed and |P_i - pi| at the point of eq. (12) with kappa1^2 = k2."""
-    theta, pi = _ray(chain, k2), chain.pi
-    velocity = population_flow(chain).velocity(theta)
-    speed = max(float(np.abs(w).max()) for w in (velocity.W0, velocity.W1))
-    return speed, float(np.abs(one_layer.prediction(theta, pi) - pi).max())
-
-
-@claim(
-    "Prop 3.4 (eq 14)", part="constant", regime=two_groups, expected=inside(two_groups), study=STUDY
-)
-def attention_growth_rate(study) -> Measurement:
-    """At the second critical point attention grows at c = lam kappa1^4 |pi|_Var^4/(|v||pi|^3)."""
-    chain = theory.two_group(study.chain)
-    stays = 0.9 * (chain.lam or 0.8)
-    return equal(
-        theory.printed_focus_rate(chain),
-        _attention_rate(chain),
-        rtol=1e-10,
-        control=theory.printed_focus_rate(MarkovChain(chain.pi.tolist(), stays)),
-    )
-
-
-@claim(
-    "ours: focus rate of any law",
-    part="constant",
-    regime=nonuniform,
-    study=STUDY,
-    expected=inside(nonuniform),
-)
-def general_growth_rate(study) -> Measurement:
-    """For any chain the unigram point is critical and attention grows there at rate -g^T GP g."""
-    chain = study.chain
-    point = theory.unigram_point(chain, DIM)
-    flow = population_flow(chain)
-    velocity = flow.velocity(point)
-    speed = max(float(np.abs(w).max()) for w in (velocity.W0, velocity.W1))
-    off = flow.velocity(OneLayerAttention(1.05 * point.W0, point.W1, point.WQ, point.WK))
-    return every(
-        critical=at_most(speed, 1e-13, control=float(np.abs(off.W1).max())),
-        loss=equal(chain.unigram_entropy, flow.loss(point), rtol=1e-12, control=chain.floor),
-        rate=equal(
-            theory.focus_rate(chain),
-            _attention_rate(chain),
-            rtol=1e-10,
-            control=1.001 * theory.focus_rate(chain),
+        critical=at_most(
+            bound=1e-14,
+            measured=speed(ray(chain, right), chain),
+            control=Control("kappa1 of a flatter law", speed(ray(chain, other), chain)),
+        ),
+        prediction=at_most(
+            bound=1e-14,
+            measured=np.abs(predicted_law(chain, right) - chain.pi).max(),
+            control=Control(
+                "kappa1 of a flatter law", np.abs(predicted_law(chain, other) - chain.pi).max()
+            ),
         ),
     )
 
 
-def _attention_rate(chain: MarkovChain) -> float:
-    """The top growth rate of (WQ, WK) at the unigram point, from the Jacobian of the flow."""
-    J, outer = at_unigram(chain)
-    return float(np.linalg.eigvalsh(J[outer:, outer:])[-1])
+@paper.claim("Prop 3.3 (kappa1)", part="constant", regime=two_groups)
+def ray_constant(study) -> Measurement:
+    r"""$\kappa_1^2 = \sqrt{(d-1)/d}\,\ln(\pi_1/\pi_2)/|\pi|$: where the prediction on the ray is
+    $\pi$."""
+    chain = theory.two_group(study.chain)
+    pi = chain.pi
+    found = brentq(lambda k2: predicted_law(chain, k2)[0] - pi[0], 1e-6, 200.0, xtol=1e-14)
+    return equal(
+        predicted=theory.ray_constant(chain),
+        measured=found,
+        rtol=1e-12,
+        control=Control("without the d tokens", np.log(pi[0] / pi[1]) / np.linalg.norm(pi)),
+    )
 
 
-@claim(
-    "ours: printed ray beyond two groups",
-    part="hypothesis",
-    regime=distinct,
-    expected=inside(distinct),
-    study=STUDY,
+@paper.claim(
+    "eq 60",
+    part="proof-step",
+    regime=two_groups,
+    reading=r"the exponent lacks the norms of (12): $|\pi|^2(\pi_j - 1/d)$ stands for"
+    r" $|\pi|(\pi_j - 1/d)/|\pi - \mathbf 1/d|$",
 )
+def prediction_on_the_ray(study) -> Measurement:
+    r"""On the ray every prediction is $\mathrm{softmax}(\kappa^2|\pi|(\pi - \mathbf 1/d)/|\pi -
+    \mathbf 1/d|)$."""
+    chain = theory.two_group(study.chain)
+    pi, v = chain.pi, chain.pi - 1 / chain.tokens
+    size = np.linalg.norm(pi)
+    return identity(
+        over=(0.4, 1.3, 3.0),
+        predicted=lambda k2: softmax(k2 * size * v / np.linalg.norm(v)),
+        measured=lambda k2: predicted_law(chain, k2),
+        control=Control("as extracted", lambda k2: softmax(k2 * size**2 * v)),
+    )
+
+
+@paper.claim("eq 61", part="proof-step", regime=two_groups)
+def gradient_on_the_ray(study) -> Measurement:
+    r"""Where every prediction is $\pi$, $\partial L/\partial M = -\pi\sum_i\pi_i(P_i - \pi^\top)$,
+    which is 0 as $\pi^\top P = \pi^\top$."""
+    chain = theory.two_group(study.chain)
+    GM = autodiff_gradients(ray(chain, theory.ray_constant(chain)), chain)[0]
+    elsewhere = autodiff_gradients(ray(chain, theory.ray_constant(flatter(chain))), chain)[0]
+    return equal(
+        predicted=-np.outer(chain.pi, chain.pi @ (chain.transition - chain.pi)),
+        measured=GM,
+        atol=1e-15,
+        rtol=0.0,
+        control=Control("elsewhere on the ray", measured=elsewhere),
+    )
+
+
+@paper.claim("ours: printed ray beyond two groups", part="hypothesis", regime=distinct)
 def no_point_on_the_ray(study) -> Measurement:
     """Beyond two groups the ray of eq. (12) holds no critical point: its speed stays above zero."""
-    chain = study.chain
 
-    def least(c: MarkovChain) -> float:
-        found = minimize_scalar(
-            lambda k2: _ray_point(c, k2)[0],
-            bounds=(0.05, 20),
-            method="bounded",
-            options={"xatol": 1e-10},
-        )
-        return float(found.fun)  # type: ignore[union-attr]
+    def least(chain: MarkovChain) -> float:
+        options = {"bounds": (0.05, 20), "method": "bounded", "options": {"xatol": 1e-10}}
+        return float(minimize_scalar(lambda k2: speed(ray(chain, k2), chain), **options).fun)
 
     return at_least(
-        least(chain),
-        1e-3,
-        control=least(theory.two_group(chain)),
+        bound=1e-3,
+        measured=least(study.chain),
+        control=Control("its two-group law", least(theory.two_group(study.chain))),
         note="largest entry of W0', W1' minimised over kappa1^2 in [0.05, 20]",
     )
 
 
-@claim(
-    "Prop 3.3 (hypothesis)",
-    part="hypothesis",
-    regime=two_groups,
-    expected=inside(two_groups, "holds-corrected"),
-    study=STUDY,
-)
-def the_law_of_the_ray(study) -> Measurement:
-    """The law has one frequent token and equal rare ones: pi_d = ... = pi_2 < pi_1."""
-    chain = theory.two_group(study.chain)
-    d = chain.tokens
-    ray = lambda pi: float(np.linalg.norm(pi - 1 / d))  # noqa: E731
-    return corrected(
-        printed=at_least(ray(np.full(d, 1 / d)), 1e-6),
-        right=at_least(ray(chain.pi), 1e-6),
-        correction=Correction(
-            printed="0 < pi_d = ... = pi_2 = pi_1 < 1",
-            corrected="0 < pi_d = ... = pi_2 < pi_1 < 1",
-            cause="extraction-or-typo",
-            snippet="""
-                import numpy as np
-                uniform, two_groups = np.full(3, 1 / 3), np.array([0.75, 0.125, 0.125])
-                for law in (uniform, two_groups):
-                    print(law, "length of the ray's read-out", np.linalg.norm(law - 1 / 3))
-                assert np.linalg.norm(uniform - 1 / 3) < 1e-15 < np.linalg.norm(two_groups - 1 / 3)
-            """,
+@paper.claim("ours: unigram point of any law", regime=nonuniform)
+def unigram_point(study) -> Measurement:
+    r"""For any chain $W_0 = k\,\pi a^\top/|\pi|$, $W_1 = k\,a\,l^\top/|l|$ with $l$ the centred
+    $\log\pi$ and $k^2 = |l|/|\pi|$ is critical, and its loss is the unigram entropy."""
+    chain = study.chain
+    point = theory.unigram_point(chain, DIM)
+    ones = theory.unigram_point(flatter(chain), DIM)
+    law = softmax(chain.pi @ np.asarray(point.readout))
+    return every(
+        critical=at_most(
+            bound=1e-13,
+            measured=speed(point, chain),
+            control=Control("of a flatter law", speed(ones, chain)),
+        ),
+        loss=equal(
+            predicted=chain.unigram_entropy,
+            measured=-float(chain.pi @ np.log(law)),
+            rtol=1e-12,
+            control=Control("the entropy rate", chain.floor),
+        ),
+        balanced=equal(
+            predicted=np.linalg.norm(point.W0),
+            measured=np.linalg.norm(point.W1),
+            rtol=1e-12,
+            control=Control(
+                "weights as large as pi and l themselves",
+                measured=np.linalg.norm(theory.log_law(chain)) / np.linalg.norm(chain.pi),
+            ),
         ),
     )
 
 
-@claim(
-    "eq 60",
-    part="proof-step",
-    regime=two_groups,
-    study=STUDY,
-    expected=inside(two_groups, "holds-corrected"),
-)
-def prediction_on_the_ray(study) -> Measurement:
-    """On the ray every prediction is softmax(kappa^2 |pi| (pi - 1/d) / |pi - 1/d|)."""
-    chain = theory.two_group(study.chain)
-    pi, v, k2 = chain.pi, chain.pi - 1 / chain.tokens, 1.3
-    measured = one_layer.prediction(_ray(chain, k2), pi)[0]
-    soft = lambda z: np.exp(z - z.max()) / np.exp(z - z.max()).sum()  # noqa: E731
-    size = np.linalg.norm(pi)
-    return corrected(
-        printed=equal(soft(k2 * size**2 * v), measured, rtol=1e-12),
-        right=equal(soft(k2 * size * v / np.linalg.norm(v)), measured, rtol=1e-12),
-        correction=Correction(
-            printed="P_ij ~ exp(kappa^2 |pi|^2 (pi_j - 1/d))",
-            corrected="P_ij ~ exp(kappa^2 |pi| (pi_j - 1/d) / |pi - 1/d|)",
-            cause="extraction-or-typo",
-            snippet="""
-                import numpy as np
-                pi, k2 = np.array([0.75, 0.125, 0.125]), 1.3
-                v, size = pi - 1 / 3, np.linalg.norm(pi)
-                W0, W1 = np.sqrt(k2) * pi / size, np.sqrt(k2) * v / np.linalg.norm(v)
-                logits = (pi @ W0) * W1                       # A_i = pi while WQ = WK = 0
-                print("model", logits, "printed", k2 * size**2 * v)
-                assert np.allclose(logits, k2 * size * v / np.linalg.norm(v))
-                assert not np.allclose(logits, k2 * size**2 * v)
-            """,
-        ),
-    )
+# --- Proposition 3.4: the linearisation there.
 
 
-@claim(
-    "Prop 3.3 (kappa1)",
-    part="constant",
-    regime=two_groups,
-    expected=inside(two_groups),
-    study=STUDY,
-)
-def ray_constant(study) -> Measurement:
-    """kappa1^2 = sqrt((d-1)/d) ln(pi1/pi2) / |pi|: where the speed on the ray vanishes."""
-    chain = theory.two_group(study.chain)
-    pi = chain.pi
-
-    def excess(k2: float) -> float:
-        return float(one_layer.prediction(_ray(chain, k2), pi)[0, 0] - pi[0])
-
-    found: Any = brentq(excess, 1e-6, 200.0, xtol=1e-14)
-    return equal(
-        theory.ray_constant(chain), found, rtol=1e-12, control=1.01 * theory.ray_constant(chain)
-    )
-
-
-@claim("Prop 3.4 (eq 13)", regime=nonuniform, expected=inside(nonuniform), study=STUDY)
+@paper.claim("Prop 3.4 (eq 13)", regime=nonuniform)
 def block_form(study) -> Measurement:
-    """At the second critical point (W0, W1) and (WQ, WK) decouple."""
-    J, outer = at_unigram(study.chain)
+    r"""At the second critical point $(W_0, W_1)$ and $(W_Q, W_K)$ decouple."""
+    outer = 2 * study.chain.tokens * DIM
     elsewhere = jacobian(random_points(study)[0], study.chain)
     return at_most(
-        np.abs(J[:outer, outer:]).max(), 1e-14, control=np.abs(elsewhere[:outer, outer:]).max()
+        bound=1e-14,
+        measured=np.abs(at_unigram(study)[:outer, outer:]).max(),
+        control=Control("at random weights", np.abs(elsewhere[:outer, outer:]).max()),
     )
 
 
-@claim("Prop 3.4 (J_out)", regime=nonuniform, expected=inside(nonuniform), study=STUDY)
+@paper.claim("Prop 3.4 (J_out)", regime=nonuniform)
 def outer_block_contracts(study) -> Measurement:
-    """J_out is negative semidefinite."""
-    J, outer = at_unigram(study.chain)
+    r"""$J_{out}$ is negative semidefinite."""
+    outer = 2 * study.chain.tokens * DIM
+    origin = jacobian(OneLayerAttention.gaussian(study.chain.tokens, DIM, 1e-200, 0), study.chain)
     return at_most(
-        np.linalg.eigvalsh(J[:outer, :outer]).max(), 1e-13, control=np.linalg.eigvalsh(J).max()
+        bound=1e-13,
+        measured=np.linalg.eigvalsh(at_unigram(study)[:outer, :outer]).max(),
+        control=Control("at the origin", np.linalg.eigvalsh(origin[:outer, :outer]).max()),
     )
 
 
-@claim("Prop 3.4 (J_att)", regime=nonuniform, expected=inside(nonuniform, "fails"), study=STUDY)
+@paper.claim("Prop 3.4 (J_att)", regime=nonuniform)
 def attention_block_is_indefinite(study) -> Measurement:
-    """J_att is positive semidefinite."""
-    J, outer = at_unigram(study.chain)
-    rates = np.linalg.eigvalsh(J[outer:, outer:])
+    r"""$J_{att}$ is positive semidefinite."""
+    outer = 2 * study.chain.tokens * DIM
+    J = at_unigram(study)[outer:, outer:]
+    swap = np.kron(np.eye(2)[::-1], np.eye(DIM * DIM))  # (WQ, WK) -> (WK, WQ)
     return refuted(
         printed=at_least(
-            rates.min(),
-            0.0,
+            bound=0.0,
+            measured=np.linalg.eigvalsh(J).min(),
             slack=1e-12,
-            control=rates.max(),
-            note=f"eigenvalues -c, 0, +c with c = {rates.max():.6g}",
+            control=Control("on WQ = WK alone", np.linalg.eigvalsh((J + swap @ J) / 2).min()),
         ),
-        correction=Correction(
-            printed="J_att is positive semi-definite",
-            corrected=None,
-            counterexample="(Delta WQ, Delta WK) = (X, -X) decays at rate c: the block is "
-            "[[0, c aa^T], [c aa^T, 0]], whose eigenvalues are +c, -c and 0",
-            cause="false",
-            snippet="""
-                import numpy as np
-                c, m = 0.066, 3                              # WQ' = c aa^T WK, WK' = c aa^T WQ
-                aa = np.outer(np.eye(m)[0], np.eye(m)[0])
-                J = np.kron(np.block([[0 * aa, c * aa], [c * aa, 0 * aa]]), np.eye(m))
-                rates = np.linalg.eigvalsh(J)
-                print("smallest", rates[0], "largest", rates[-1])
-                assert np.isclose(rates[0], -c) and np.isclose(rates[-1], c)
-            """,
+        text=r"$J_{att}$ is positive semi-definite",
+        counterexample=r"$(\Delta W_Q, \Delta W_K) = (X, -X)$ decays at rate $c$: the block is"
+        r" $c\,aa^\top$ off the diagonal, with eigenvalues $+c$, $-c$ and 0",
+        erratum=Erratum(
+            "indefinite", "J_att has as many negative rates as positive ones", cause="false"
         ),
     )
 
 
-@claim(
-    "Prop 3.4 (unique mode)", regime=grows, study=STUDY, expected=inside(grows, "holds-corrected")
+@paper.claim(
+    "Prop 3.4 (unique mode)",
+    regime=grows,
+    reading="'unique' is meant up to the right factor x: at width m there are m unstable modes",
 )
 def unstable_modes(study) -> Measurement:
-    """The unstable mode is unique up to its right factor: a x^T for every x, m modes in all."""
-    J, _ = at_unigram(study.chain)
-    rates = np.linalg.eigvalsh(J)
-    count = float(np.sum(rates > 1e-9))
-    return corrected(
-        printed=equal(1.0, count),
-        right=equal(float(DIM), count),
-        correction=Correction(
-            printed="its unique unstable direction",
-            corrected="m unstable directions (WQ, WK) = (a x^T, a x^T), one for each x; the left "
-            "factor a is unique",
-            cause="missing-hypothesis",
-            snippet="""
-                import numpy as np
-                c, m = 0.066, 3
-                aa = np.outer(np.eye(m)[0], np.eye(m)[0])
-                block = np.block([[0 * aa, c * aa], [c * aa, 0 * aa]])
-                rates = np.linalg.eigvalsh(np.kron(block, np.eye(m)))
-                print("unstable directions:", np.sum(rates > 1e-9), "at width", m)
-                assert np.sum(rates > 1e-9) == m
-            """,
-        ),
+    r"""The unstable modes are $W_Q = W_K = a x^\top$: one left factor $a$, any $x$, and nothing in
+    $(W_0, W_1)$."""
+    outer = 2 * study.chain.tokens * DIM
+    rates, modes = np.linalg.eigh(at_unigram(study))
+
+    def outside(chosen: np.ndarray) -> float:
+        """The largest part of such modes that is not of the form (a x^T, a x^T)."""
+        kept = np.zeros((DIM, DIM))
+        kept[0, 0] = 1.0
+        both = np.kron(np.full((2, 2), 0.5), np.kron(kept, np.eye(DIM)))
+        inner = modes[outer:, chosen]
+        rest = np.concatenate([modes[:outer, chosen], inner - both @ inner])
+        return float(np.linalg.norm(rest, axis=0).max())
+
+    return at_most(
+        bound=1e-9,
+        measured=outside(rates > 1e-9),
+        control=Control("the modes of rate -c", outside(np.isclose(rates, -rates.max()))),
+        note=f"{np.sum(rates > 1e-9)} unstable modes at width {DIM}",
     )
 
 
-@claim("eq 14 (system)", regime=nonuniform, expected=inside(nonuniform), study=STUDY)
+@paper.claim("Prop 3.4 (eq 14)", regime=nonuniform)
 def attention_system(study) -> Measurement:
-    """Delta WQ' = c a a^T Delta WK and Delta WK' = c a a^T Delta WQ."""
-    J, outer = at_unigram(study.chain)
-    c = theory.focus_rate(study.chain)
-    aa = np.zeros((DIM, DIM))
-    aa[0, 0] = c
-    zero = np.zeros_like(aa)
-    system = lambda s: np.kron(np.block([[zero, aa], [s * aa, zero]]), np.eye(DIM))  # noqa: E731
-    return equal(system(1.0), J[outer:, outer:], rtol=1e-12, atol=1e-15, control=system(-1.0))
+    r"""$\Delta\dot W_Q = c\,aa^\top\Delta W_K$ and $\Delta\dot W_K = c\,aa^\top\Delta W_Q$."""
+    outer = 2 * study.chain.tokens * DIM
+    aa = np.diag([theory.focus_rate(study.chain), *[0.0] * (DIM - 1)])
+
+    def system(of: np.ndarray) -> np.ndarray:
+        return np.kron(np.kron(of, aa), np.eye(DIM))
+
+    return equal(
+        predicted=system(np.array([[0, 1], [1, 0]])),
+        measured=at_unigram(study)[outer:, outer:],
+        rtol=1e-12,
+        atol=1e-15,
+        control=Control("each driven by itself", system(np.eye(2))),
+    )
 
 
-@claim(
-    "eq 71",
-    part="proof-step",
-    regime=nonuniform,
-    study=STUDY,
-    expected=inside(nonuniform, "holds-corrected"),
+@paper.claim("Prop 3.4 (eq 14, c)", part="constant", regime=two_groups)
+def attention_growth_rate(study) -> Measurement:
+    r"""$c = \lambda\kappa_1^4|\pi|_{Var}^4/(|\pi - \mathbf 1/d||\pi|^3)$, on a two-group law."""
+    chain = theory.two_group(study.chain)
+    return equal(
+        predicted=theory.printed_focus_rate(chain),
+        measured=growth_of_attention(study, chain),
+        rtol=1e-10,
+        control=Control("of a flatter law", theory.printed_focus_rate(flatter(chain))),
+    )
+
+
+@paper.claim("Prop 3.4 (eq 79)", part="constant", regime=two_groups)
+def two_forms_of_the_rate(study) -> Measurement:
+    r"""$c_1 = \lambda\kappa_1^4\,(q^\top V u)(q^\top V q)$ of eq. (79) is the same rate."""
+    chain = theory.two_group(study.chain)
+    q, u = (x / np.linalg.norm(x) for x in (chain.pi, chain.pi - 1 / chain.tokens))
+    V, k4 = variance(chain.pi), theory.ray_constant(chain) ** 2
+    return equal(
+        predicted=chain.lam * k4 * (q @ V @ u) * (q @ V @ q),
+        measured=growth_of_attention(study, chain),
+        rtol=1e-10,
+        control=Control("u for q in both", chain.lam * k4 * (u @ V @ u) * (u @ V @ q)),
+    )
+
+
+@paper.claim("ours: focus rate of any law", part="constant", regime=nonuniform)
+def general_growth_rate(study) -> Measurement:
+    r"""For any chain attention grows at the unigram point at rate $-g^\top G_\Phi g$."""
+    chain = study.chain
+    return equal(
+        predicted=theory.focus_rate(chain),
+        measured=growth_of_attention(study, chain),
+        rtol=1e-10,
+        control=Control("of a flatter law", theory.focus_rate(flatter(chain))),
+    )
+
+
+@paper.claim(
+    "eq 71", part="proof-step", regime=nonuniform, reading="both lines lack their minus sign"
 )
 def outer_system(study) -> Measurement:
-    """Delta W0' = -d(GM) W1^T and Delta W1' = -W0^T d(GM), with d(GM) = pi pi^T dM Var(pi)."""
-    chain = study.chain
-    J, outer = at_unigram(chain)
-    point = theory.unigram_point(chain, DIM)
-    move = OneLayerAttention.gaussian(chain.tokens, DIM, 1.0, 5)
-    var = np.diag(chain.pi) - np.outer(chain.pi, chain.pi)
-    dM = move.W0 @ point.W1 + point.W0 @ move.W1
-    dG = np.outer(chain.pi, chain.pi) @ dM @ var
-    right = -np.concatenate([np.ravel(dG @ point.W1.T), np.ravel(point.W0.T @ dG)])
-    measured = J[:outer, :outer] @ flat(move)[:outer]
-    return corrected(
-        printed=equal(-right, measured, rtol=1e-12),
-        right=equal(right, measured, rtol=1e-12),
-        correction=Correction(
-            printed="Delta W0' = d(GM) W1^T, Delta W1' = W0^T d(GM)",
-            corrected="Delta W0' = -d(GM) W1^T, Delta W1' = -W0^T d(GM)",
-            cause="extraction-or-typo",
-            snippet="""
-                import numpy as np
-                pi = np.array([0.75, 0.125, 0.125])           # L(M) = cross-entropy of A = pi
-                soft = lambda z: np.exp(z) / np.exp(z).sum()
-                l = np.log(pi) - np.log(pi).mean()
-                size = np.linalg.norm(pi)
-                k = np.sqrt(np.linalg.norm(l) / size)
-                W0, W1 = k * pi / size, k * l / np.linalg.norm(l)
-                G = lambda w0, w1: -np.outer(pi, pi - soft((pi @ w0) * w1))
-                x, h = np.array([0.3, -0.2, 0.5]), 1e-6
-                dG = (G(W0 + h * x, W1) - G(W0 - h * x, W1)) / (2 * h)
-                velocity = lambda w0: -G(w0, W1) @ W1
-                moved = (velocity(W0 + h * x) - velocity(W0 - h * x)) / (2 * h)
-                print(moved, "=", -dG @ W1)
-                assert np.allclose(moved, -dG @ W1, atol=1e-8)
-                assert not np.allclose(moved, dG @ W1, atol=1e-3)
-            """,
-        ),
+    r"""$\Delta\dot W_0 = -d(G_M)W_1^\top$ and $\Delta\dot W_1 = -W_0^\top d(G_M)$, with
+    $d(G_M) = \pi\pi^\top dM\,V$."""
+    chain, outer = study.chain, 2 * study.chain.tokens * DIM
+    W0, W1, *_ = blocks(theory.unigram_point(chain, DIM))
+    J, V = at_unigram(study), variance(chain.pi)
+
+    def system(move: OneLayerAttention, sign: float = -1.0) -> np.ndarray:
+        dG = np.outer(chain.pi, chain.pi) @ (move.W0 @ W1 + W0 @ move.W1) @ V
+        return sign * np.concatenate([np.ravel(dG @ W1.T), np.ravel(W0.T @ dG)])
+
+    return identity(
+        over=random_points(study),
+        predicted=system,
+        measured=lambda move: J[:outer, :outer] @ flat(move)[:outer],
+        control=Control("as extracted", lambda move: system(move, sign=1.0)),
     )
 
 
-@claim("eq 61", part="proof-step", regime=two_groups, expected=inside(two_groups), study=STUDY)
-def gradient_on_the_ray(study) -> Measurement:
-    """Where every prediction is pi, dL/dM = -pi sum_i pi_i (P_i - pi)^T = 0, as pi P = pi."""
-    chain = theory.two_group(study.chain)
-    point = _ray(chain, theory.ray_constant(chain))
-    GM, _ = one_layer.token_gradients(np.asarray(point.readout), np.asarray(point.score), chain)
-    formula = -np.outer(chain.pi, chain.pi @ (chain.transition - chain.pi))
-    moved = -np.outer(chain.pi, np.roll(chain.pi, 1) @ (chain.transition - chain.pi))
-    return every(
-        formula=equal(formula, GM, atol=1e-15, rtol=0.0, control=moved),
-        zero=at_most(np.abs(GM).max(), 1e-15, control=np.abs(moved).max()),
-    )
-
-
-@claim("eq 72", part="proof-step", regime=nonuniform, expected=inside(nonuniform), study=STUDY)
+@paper.claim("eq 72", part="proof-step", regime=nonuniform)
 def attention_system_by_gradients(study) -> Measurement:
-    """Delta WQ' = -W0^T GP W0 Delta WK and Delta WK' = -W0^T GP^T W0 Delta WQ."""
-    chain = study.chain
-    J, outer = at_unigram(chain)
-    point, move = theory.unigram_point(chain, DIM), OneLayerAttention.gaussian(2, DIM, 1.0, 6)
-    _, GP = autodiff_gradients(point, chain)
-    W0 = np.asarray(point.W0)
+    r"""$\Delta\dot W_Q = -W_0^\top G_\Phi W_0\Delta W_K$ and $\Delta\dot W_K =
+    -W_0^\top G_\Phi^\top W_0\Delta W_Q$."""
+    chain, outer = study.chain, 2 * study.chain.tokens * DIM
+    point, J = theory.unigram_point(chain, DIM), at_unigram(study)
+    inner = np.asarray(point.W0).T @ autodiff_gradients(point, chain)[1] @ np.asarray(point.W0)
 
-    def system(G: np.ndarray) -> np.ndarray:
-        return np.concatenate(
-            [np.ravel(-W0.T @ G @ W0 @ move.WK), np.ravel(-W0.T @ G.T @ W0 @ move.WQ)]
-        )
+    def system(move: OneLayerAttention, swapped: bool = False) -> np.ndarray:
+        first, second = (move.WQ, move.WK) if swapped else (move.WK, move.WQ)
+        return -np.concatenate([np.ravel(inner @ first), np.ravel(inner.T @ second)])
 
-    measured = J[outer:, outer:] @ np.concatenate([np.ravel(move.WQ), np.ravel(move.WK)])
-    return equal(system(GP), measured, rtol=1e-11, atol=1e-15, control=system(-GP))
+    return identity(
+        over=random_points(study),
+        predicted=system,
+        measured=lambda move: J[outer:, outer:] @ flat(move)[outer:],
+        rtol=1e-11,
+        control=Control("each driven by itself", lambda move: system(move, swapped=True)),
+    )
 
 
-@claim("eq 78", regime=nonuniform, expected=inside(nonuniform), study=STUDY)
+@paper.claim("eq 78", regime=nonuniform)
 def contraction_matrix(study) -> Measurement:
-    """Along a the block is -kappa1^2 A of eq. (78); its rates, and A is symmetric and >= 0."""
-    J, _ = at_unigram(study.chain)
-    along, _ = sector(study.chain, 0)
-    A = -theory.contraction(study.chain)
+    r"""Along $a$ the block is $-\kappa_1^2 A$ of eq. (78), and $A$ is symmetric and $\ge 0$."""
+    along = sector(study, 0)
+    block = theory.contraction(study.chain)
+    d = study.chain.tokens
+    uncoupled = block * np.kron(np.eye(2), np.ones((d, d)))
     return every(
-        block=equal(-A, J[np.ix_(along, along)], rtol=1e-12, atol=1e-15, control=-1.01 * A),
-        sign=at_least(
-            np.linalg.eigvalsh(A).min(), 0.0, slack=1e-14, control=-np.linalg.eigvalsh(A).max()
+        block=equal(
+            predicted=block,
+            measured=at_unigram(study)[np.ix_(along, along)],
+            rtol=1e-12,
+            atol=1e-15,
+            control=Control("without the mixed blocks", uncoupled),
+        ),
+        sign=at_most(
+            bound=1e-14,
+            measured=np.linalg.eigvalsh(block).max(),
+            control=Control("the mixed blocks alone", np.linalg.eigvalsh(block - uncoupled).max()),
         ),
     )
 
 
-@claim(
-    "eq 74 (normal directions)",
-    part="proof-step",
-    regime=nonuniform,
-    expected=inside(nonuniform),
-    study=STUDY,
-)
+@paper.claim("eq 74 (normal directions)", part="proof-step", regime=nonuniform)
 def normal_directions_are_degenerate(study) -> Measurement:
-    """In every direction perpendicular to a the linearisation of (W0, W1) vanishes."""
-    J, outer = at_unigram(study.chain)
-    across, _ = sector(study.chain, 1)
-    along, _ = sector(study.chain, 0)
-    return at_most(np.abs(J[across, :outer]).max(), 1e-14, control=np.abs(J[along, :outer]).max())
+    r"""In every direction perpendicular to $a$ the linearisation of $(W_0, W_1)$ vanishes."""
+    J, outer = at_unigram(study), 2 * study.chain.tokens * DIM
+    across = np.concatenate([sector(study, axis) for axis in range(1, DIM)])
+    return at_most(
+        bound=1e-14,
+        measured=np.abs(J[across, :outer]).max(),
+        control=Control("along a", np.abs(J[sector(study, 0), :outer]).max()),
+    )
 
 
-@claim(
-    "Prop 3.4 (eq 79)", part="constant", regime=two_groups, expected=inside(two_groups), study=STUDY
-)
-def two_forms_of_the_rate(study) -> Measurement:
-    """c_1 of eq. (79) and c of eq. (14) are one number."""
-    chain = theory.two_group(study.chain)
-    pi, v = chain.pi, chain.pi - 1 / chain.tokens
-    q, u = pi / np.linalg.norm(pi), v / np.linalg.norm(v)
-    var = np.diag(pi) - np.outer(pi, pi)
-    k4 = theory.ray_constant(chain) ** 2
-    c1 = (chain.lam or 0.8) * k4 * (q @ var @ u) * (q @ var @ q)
-    return equal(theory.printed_focus_rate(chain), c1, rtol=1e-12, control=1.001 * c1)
+@paper.claim("ours: settling rate", part="constant", regime=nonuniform)
+def settling_rate(study) -> Measurement:
+    r"""The slowest rate but zero at which $(W_0, W_1)$ settle at the unigram point, from the
+    Jacobian of the flow."""
+    outer = 2 * study.chain.tokens * DIM
+    rates = -np.linalg.eigvalsh(at_unigram(study)[:outer, :outer])
+    rates = np.sort(rates[rates > 1e-9 * rates.max()])
+    return equal(
+        predicted=theory.slowest_contraction(study.chain),
+        measured=rates[0],
+        rtol=1e-9,
+        control=Control("of a flatter law", theory.slowest_contraction(flatter(study.chain))),
+    )
 
 
-def _ray(chain: MarkovChain, k2: float) -> OneLayerAttention:
+@paper.once
+def at_unigram(study) -> np.ndarray:
+    """The Jacobian of the flow at the unigram point (a = first axis)."""
+    return jacobian(theory.unigram_point(study.chain, DIM), study.chain)
+
+
+@paper.once
+def growth_of_attention(study, chain: MarkovChain) -> float:
+    """The top rate of (WQ, WK) at the unigram point, by differences of autodiff's velocity."""
+    W0, W1, *_ = blocks(theory.unigram_point(chain, DIM))
+    step = np.zeros((DIM, DIM))
+    step[0] = np.random.default_rng(SEEDS[0]).normal(size=DIM)
+    moved = autodiff_velocity(OneLayerAttention(W0, W1, 1e-7 * step, 1e-7 * step), chain)  # type: ignore[arg-type]
+    return float(moved[-2 * DIM * DIM :] @ np.tile(step.ravel(), 2) / (2e-7 * np.sum(step**2)))
+
+
+def sector(study, axis: int) -> np.ndarray:
+    """Indices of (Delta W0 x, Delta W1^T x) for x the axis of that number."""
+    d = study.chain.tokens
+    return np.concatenate([np.arange(d) * DIM + axis, d * DIM + axis * d + np.arange(d)])
+
+
+def ray(chain: MarkovChain, k2: float) -> OneLayerAttention:
     """The point of eq. (12) with kappa1^2 = k2."""
     pi, v = chain.pi, chain.pi - 1 / chain.tokens
     k, a, zero = np.sqrt(k2), np.eye(DIM)[0], np.zeros((DIM, DIM))
@@ -443,15 +422,21 @@ def _ray(chain: MarkovChain, k2: float) -> OneLayerAttention:
     )  # type: ignore[arg-type]
 
 
-@lru_cache(maxsize=32)
-def at_unigram(chain: MarkovChain) -> tuple[np.ndarray, int]:
-    """The Jacobian at the unigram point (a = first axis), and where the attention block begins."""
-    return jacobian(theory.unigram_point(chain, DIM), chain), 2 * chain.tokens * DIM
+def predicted_law(chain: MarkovChain, k2: float) -> np.ndarray:
+    """The prediction of every token on the ray: attention is pi while WQ = WK = 0."""
+    return softmax(chain.pi @ np.asarray(ray(chain, k2).readout))
 
 
-def sector(chain: MarkovChain, axis: int) -> tuple[np.ndarray, int]:
-    """Indices of (Delta W0 x, Delta W1^T x) for x the axis of that number."""
-    d = chain.tokens
-    first = np.arange(d) * DIM + axis
-    second = d * DIM + axis * d + np.arange(d)
-    return np.concatenate([first, second]), 2 * d
+def speed(theta: OneLayerAttention, chain: MarkovChain) -> float:
+    """The largest entry of the velocity, by autodiff."""
+    return float(np.abs(autodiff_velocity(theta, chain)).max())
+
+
+def softmax(z: np.ndarray) -> np.ndarray:
+    e = np.exp(z - z.max())
+    return e / e.sum()
+
+
+def flatter(chain: MarkovChain) -> MarkovChain:
+    """A chain with a law half way to the uniform one, and as much staying."""
+    return MarkovChain(0.5 * (chain.pi + 1 / chain.tokens), 0.8 if chain.lam is None else chain.lam)
