@@ -7,7 +7,6 @@ asks `m_i Dbeta = L_i`: two equations for five numbers (gamma_1, gamma_low, beta
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 import xarray as xr
 
 from attnflow._errors import InputError, positive, shown, whole
+from attnflow.claims import once
 from attnflow.flows import Mark, Solution, Status
 from attnflow.flows.probes import shared
 from attnflow.studies.focus_dilution import rank_one, theory
@@ -181,7 +181,7 @@ FALLEN = 1e-3
 """Share of what is left above the floor by which the loss must fall before a slow point counts."""
 
 
-@functools.lru_cache(maxsize=256)
+@once
 def visited_saddles(chain: MarkovChain) -> tuple[Saddle, ...]:
     """Origin, unigram point and what the rank-one flow meets after it, from the chain alone.
 

@@ -2,291 +2,251 @@
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 from scipy.linalg import expm
 
-from attnflow.claims import (
-    Correction,
-    Measurement,
-    at_most,
-    claim,
-    corrected,
-    equal,
-    every,
-    negative,
-    positive,
-    refuted,
-)
+from attnflow.claims import Control, Erratum, Measurement, at_most, equal, every, refuted, sign
 from attnflow.studies.focus_dilution import rank_one, theory
-from attnflow.studies.focus_dilution.claims.common import STUDY, inside
+from attnflow.studies.focus_dilution.claims.common import autodiff_velocity
 from attnflow.studies.focus_dilution.claims.rank_one import resolved, symmetric_data, system_of
+from attnflow.studies.focus_dilution.paper import paper
 from attnflow.studies.focus_dilution.rank_one import TwoGroup
+
+ETA = np.eye(5)[4]
 
 # --- The linearisation at the entry state in (gamma_1, gamma_low, beta_1, beta_low, eta).
 
 
-@functools.lru_cache(maxsize=64)
+@paper.once
 def linearised(system: TwoGroup) -> tuple[np.ndarray, np.ndarray]:
-    """The entry state and the Jacobian `[moved, by]` of the five equations of (20) there."""
+    """The entry state and the Jacobian `[moved, by]` of the five equations of (20) there.
+
+    From the loss of all tokens alone, by differences of autodiff's velocity.
+    """
     x0 = np.r_[rank_one.entry(system)[:4], 0.0]
 
     def moved(x: np.ndarray) -> np.ndarray:
-        v = system.velocity(_with_score(x))
-        # lambda_Q = eta, lambda_K = 1 there: eta' = -2 eta g^T GP g is 2 eta lambda_Q'.
-        return np.concatenate([v[..., :4], 2 * x[..., 4:] * v[..., 4:5]], axis=-1)
+        # lambda_Q = eta and lambda_K = 1 have the same eta; with (19) eta' is 2 eta lambda_Q'.
+        state = rank_one.state_of(system.lift(np.r_[x, 1.0]))
+        v, d = autodiff_velocity(state, system.chain), system.tokens
+        return np.r_[v[[0, 1, d, d + 1]], 2 * x[4] * v[-2]]
 
-    return x0, rank_one.derivative(moved, x0)
+    h = 1e-5
+    columns = [(8 * (moved(x0 + h * e) - moved(x0 - h * e)) - moved(x0 + 2 * h * e)
+                + moved(x0 - 2 * h * e)) / (12 * h) for e in np.eye(5)]  # fmt: skip
+    return x0, np.stack(columns, axis=1)
 
 
 def _with_score(x: np.ndarray) -> np.ndarray:
     return np.concatenate([x, np.ones_like(x[..., :1])], axis=-1)
 
 
-@claim(
-    "App C.3 (linearised attention)",
-    part="proof-step",
-    regime=symmetric_data,
-    expected=inside(symmetric_data),
-    study=STUDY,
-)
+@paper.claim("App C.3 (linearised attention)", part="proof-step", regime=symmetric_data)
 def first_order_attention(study) -> Measurement:
-    """xi_i moves to first order by pi1 (1-pi1) gamma_i Dgamma eta, and by nothing else."""
+    r"""$\xi_i$ moves to first order by $\pi_1(1-\pi_1)\gamma_i\Delta\gamma\,\eta$, and by nothing
+    else."""
     system = system_of(study)
     x0, _ = linearised(system)
     found = rank_one.derivative(lambda x: np.stack(system.attention(_with_score(x)), axis=-1), x0)
-    predicted = np.zeros((2, 5))
-    predicted[:, 4] = system.pi1 * (1 - system.pi1) * x0[:2] * (x0[0] - x0[1])
-    return equal(predicted, found, rtol=1e-12, control=predicted[::-1])
+    force = system.pi1 * (1 - system.pi1) * (x0[0] - x0[1])
+    return equal(
+        predicted=force * np.outer(x0[:2], ETA),
+        measured=found,
+        rtol=1e-12,
+        control=Control("gamma_1 for both groups", force * np.outer(x0[[0, 0]], ETA)),
+    )
 
 
-@claim(
+@paper.claim(
     "App C.3 (linearised prediction)",
     part="proof-step",
     regime=symmetric_data,
-    study=STUDY,
-    expected=inside(symmetric_data, "holds-corrected"),
+    reading=r"the $\eta$ term carries $(\Delta\gamma^0)^2$: $m_i = b + \xi_i\Delta\gamma$ brings a"
+    r" second factor, which the next display uses",
 )
 def first_order_prediction(study) -> Measurement:
-    """p_i moves to first order as printed once the eta term carries (Dgamma^0)^2."""
+    r"""$\hat p_i$ moves to first order as printed, with
+    $\pi_1(1-\pi_1)\eta\,\gamma_i(\Delta\gamma^0)^2\Delta\beta^0$ in its last term."""
     system = system_of(study)
     x0, _ = linearised(system)
     found = rank_one.derivative(lambda x: np.stack(system.prediction(_with_score(x)), axis=-1), x0)
-    return corrected(
-        printed=equal(_first_order_p(system, 1), found, rtol=1e-11),
-        right=equal(_first_order_p(system, 2), found, rtol=1e-11),
-        correction=Correction(
-            printed="p_1^1 = pi1(1-pi1)(... + pi1(1-pi1) eta a0 Dgamma0 Dbeta0 + ...)",
-            corrected="p_1^1 = pi1(1-pi1)(... + pi1(1-pi1) eta a0 (Dgamma0)^2 Dbeta0 + ...), and"
-            " p_2^1 with b0: m_i = b + xi_i Dgamma brings a second Dgamma0",
-            cause="extraction-or-typo",
-            snippet="""
-                import numpy as np
-                p, a, b, B = 0.75, 1.2, 0.3, 1.5
-                odds = np.log(p / (1 - p))
-                sigma = lambda x: 1 / (1 + np.exp(-x))
-                shift = (b + p * (a - b)) * B - odds            # so that the base value is pi1
-                xi = lambda eta: sigma(odds + eta * a * (a - b))
-                p1 = lambda eta: sigma((b + xi(eta) * (a - b)) * B - shift)
-                h = 1e-6
-                slope = (p1(h) - p1(-h)) / (2 * h)
-                printed = (p * (1 - p)) ** 2 * a * (a - b) * B
-                print("measured", slope, "printed", printed, "right", printed * (a - b))
-                assert abs(slope - printed * (a - b)) < 1e-9 < abs(slope - printed)
-            """,
-        ),
+    return equal(
+        predicted=_first_order_p(system, 2),
+        measured=found,
+        rtol=1e-11,
+        control=Control("as extracted, one factor", _first_order_p(system, 1)),
     )
 
 
 def _first_order_p(system: TwoGroup, power: int) -> np.ndarray:
     """The printed p_i^1 as rows of coefficients, with Dgamma0 to this power in the eta term."""
-    x0, _ = linearised(system)
-    a, b, V, p = x0[0], x0[1], system.pi1 * (1 - system.pi1), system.pi1
-    B, m = x0[2] - x0[3], b + p * (a - b)
-    return np.array(
-        [[V * c for c in (p * B, (1 - p) * B, m, -m, V * x * (a - b) ** power * B)] for x in (a, b)]
-    )
+    a, b, *beta, _ = rank_one.entry(system)[:5]
+    p, V, B = system.pi1, system.pi1 * (1 - system.pi1), beta[0] - beta[1]
+    m = b + p * (a - b)
+    rows = [(p * B, (1 - p) * B, m, -m, V * x * (a - b) ** power * B) for x in (a, b)]
+    return V * np.array(rows)
 
 
-@claim(
-    "App C.3 (first-order system)",
-    part="proof-step",
-    regime=symmetric_data,
-    expected=inside(symmetric_data),
-    study=STUDY,
-)
+@paper.claim("App C.3 (first-order system)", part="proof-step", regime=symmetric_data)
 def first_order_system(study) -> Measurement:
-    """gamma_1 and gamma_low obey the printed first-order system, with the 3 lam eta term."""
+    r"""$\gamma_1$ and $\gamma_{low}$ obey the printed first-order system, with the term
+    $3\lambda\eta\pi_1^2(1-\pi_1)^2\Delta\beta(\Delta\gamma)^2$."""
     system = system_of(study)
     (x0, J), d, w = linearised(system), system.tokens, system.pi1
     p, B = _first_order_p(system, 2), x0[2] - x0[3]
     mean = w * p[0] + (1 - w) * p[1]
-    force = system.contrast_force() * np.eye(5)[4]
 
-    def rows(times: float) -> np.ndarray:
-        low = -(B * (1 - w) * mean + times * force) / (d - 1)
-        return np.stack([-B * w * mean + times * force, low])
+    def rows(force: float) -> np.ndarray:
+        low = -(B * (1 - w) * mean + force * ETA) / (d - 1)
+        return np.stack([-B * w * mean + force * ETA, low])
 
-    return equal(rows(1), J[:2], rtol=1e-11, control=rows(2 / 3), note="control: 2 instead of 3")
-
-
-@claim("eq 90", part="proof-step", regime=resolved, expected=inside(resolved), study=STUDY)
-def contrast_is_driven_by_eta(study) -> Measurement:
-    """The contrast grows at 3 lam pi1^2 (1-pi1)^2 Dbeta Dgamma^2 eta, free of all else."""
-    system = system_of(study)
-    _, J = linearised(system)
-    found = (1 - system.pi1) * J[0] - (system.tokens - 1) * system.pi1 * J[1]
-    predicted = system.contrast_force() * np.eye(5)[4]
-    return equal(predicted, found, rtol=1e-9, control=predicted * 2 / 3)
-
-
-@claim("eq 91", part="constant", regime=resolved, expected=inside(resolved), study=STUDY)
-def eta_grows(study) -> Measurement:
-    """eta grows exponentially near the entry state; its rate is twice the c of eq. (14)."""
-    system = system_of(study)
-    c, (_, J) = theory.printed_focus_rate(system.chain), linearised(system)
-    row = 2 * c * np.eye(5)[4]
-    return every(
-        rate=equal(row, J[4], rtol=1e-9, control=row / 2, note="control: c itself"),
-        sign=positive(J[4, 4], control=-J[4, 4]),
+    return equal(
+        predicted=rows(system.contrast_force()),
+        measured=J[:2],
+        rtol=1e-7,
+        control=Control("2 for 3", rows(2 * system.contrast_force() / 3)),
     )
 
 
-@claim("eq 92", part="proof-step", regime=resolved, expected=inside(resolved), study=STUDY)
+@paper.claim("eq 90", part="proof-step", regime=resolved)
+def contrast_is_driven_by_eta(study) -> Measurement:
+    r"""The contrast grows at $3\lambda\pi_1^2(1-\pi_1)^2\Delta\beta(\Delta\gamma)^2\eta$, free of
+    all else."""
+    system = system_of(study)
+    _, J = linearised(system)
+    return equal(
+        predicted=system.contrast_force() * ETA,
+        measured=(1 - system.pi1) * J[0] - (system.tokens - 1) * system.pi1 * J[1],
+        rtol=1e-6,
+        control=Control("a contrast without weights", measured=J[0] - J[1]),
+    )
+
+
+@paper.claim("eq 91", part="constant", regime=resolved)
+def eta_grows(study) -> Measurement:
+    r"""$\eta$ grows exponentially near the entry state; its rate is twice the $c$ of eq. (14)."""
+    system = system_of(study)
+    c, row = theory.printed_focus_rate(system.chain), linearised(system)[1][4]
+    return equal(
+        predicted=2 * c * ETA,
+        measured=row,
+        rtol=1e-6,
+        control=Control("the rate of WQ alone", c * np.eye(5)[4]),
+    )
+
+
+@paper.claim("eq 92", part="proof-step", regime=resolved)
 def contrast_of_the_linear_flow(study) -> Measurement:
-    """On the linearised flow the contrast is c' (exp(2ct) - 1), and 0 at the entry."""
+    r"""On the linearised flow the contrast is $c'(e^{ct} - 1)$ with $c$ the rate of $\eta$, and 0
+    at
+    the entry."""
     system = system_of(study)
     (x0, J), rate = linearised(system), 2 * theory.focus_rate(system.chain)
     times = np.array([0.5, 2.0, 5.0]) / rate
-    found = [system.contrast(expm(J * t)[:, 4]) for t in times]
-    grown = lambda r: system.contrast_force() / r * np.expm1(r * times)  # noqa: E731
+    force = system.contrast_force()
     return every(
-        growth=equal(grown(rate), found, rtol=1e-6, each=True, control=grown(rate / 2)),
+        growth=equal(
+            predicted=force / rate * np.expm1(rate * times),
+            measured=[system.contrast(expm(J * t)[:, 4]) for t in times],
+            rtol=1e-5,
+            each=True,
+            control=Control("at the rate of WQ", 2 * force / rate * np.expm1(rate / 2 * times)),
+        ),
         entry=at_most(
-            abs(system.contrast(x0)) / x0[0],
-            1e-14,
-            control=system.contrast(x0 * [1.01, 1, 1, 1, 1]),
+            bound=1e-14,
+            measured=abs(system.contrast(x0)) / x0[0],
+            control=Control("of the read-out", abs(system.contrast(x0[[2, 3, 0, 1, 4]])) / x0[0]),
         ),
     )
 
 
-@claim("Thm 3.7 (eq 21)", regime=resolved, expected=inside(resolved), study=STUDY)
+@paper.claim("Thm 3.7 (eq 21)", regime=resolved)
 def contrast_grows(study) -> Measurement:
-    """From the entry state the contrast grows as exp(c t) - 1, c > 0, on the nonlinear flow too."""
+    r"""From the entry state $(1-\pi_1)\gamma_1 - (d-1)\pi_1\gamma_{low}$ grows as $e^{ct} - 1$,
+    $c > 0$, on the nonlinear flow too."""
     system = system_of(study)
-    rate = 2 * theory.focus_rate(system.chain)
-    start, times, z = _nonlinear(system)
-    grown = lambda r: system.contrast_force() / r * start * np.expm1(r * times)  # noqa: E731
+    rate, force = 2 * theory.focus_rate(system.chain), system.contrast_force()
+    start, times, z = nonlinear(system)
+    slower = start * 2 * force / rate * np.expm1(rate / 2 * times)
     return equal(
-        grown(rate),
-        system.contrast(z),
+        predicted=start * force / rate * np.expm1(rate * times),
+        measured=system.contrast(z),
         rtol=1e-3,
         each=True,
-        control=grown(rate / 2),
+        control=Control("at the rate of WQ", slower),
         note=f"c = 2 x the c of (14), from eta = {start:.1g} until it is 10^4 times as large",
     )
 
 
-@claim(
-    "Thm 3.7 (opposite directions)",
-    study=STUDY,
-    regime=resolved,
-    expected=lambda study: _directions_expected(study),
-)
+SAME_WAY = TwoGroup(0.75, 0.02, 6)
+"""A law on which gamma_1 and gamma_low fall together."""
+
+
+@paper.claim("Thm 3.7 (opposite directions)")
 def opposite_directions(study) -> Measurement:
-    """gamma_1 and gamma_low cannot move in the same direction in the unstable mode."""
-    system = system_of(study)
-    first, low = _mode(system)
-    z = _nonlinear(system)[2][-1]
-    moved = (z[:2] - rank_one.entry(system)[:2]) / (z[4] * z[5])
-    apart = system.redistribution()[0] > 0
-    other = _mode(TwoGroup(0.75, 0.02, 6) if apart else TwoGroup(0.75, 0.8, 3))
-    note = (
-        f"per unit of eta gamma_1 moves by {first:.4g}, gamma_low by {low:.4g}"
-        f" (nonlinear flow: {moved[0]:.4g}, {moved[1]:.4g})"
-    )
+    r"""$\gamma_1$ and $\gamma_{low}$ cannot move in the same direction."""
+
+    def together(system: TwoGroup) -> float:
+        """gamma_1' gamma_low' per unit of eta, in the unstable mode and on the nonlinear flow."""
+        z = nonlinear(system)[2][-1]
+        moved = (z[:2] - rank_one.entry(system)[:2]) / (z[4] * z[5])
+        return max(float(np.prod(mode(system))), float(np.prod(moved)))
+
     return refuted(
-        printed=negative(
-            max(first * low, moved[0] * moved[1]), control=other[0] * other[1], note=note
+        printed=sign(
+            predicted=-1.0,
+            measured=together(SAME_WAY),
+            control=Control("pi1 = 0.75, lam = 0.8, d = 3", together(TwoGroup(0.75, 0.8, 3))),
+            note="product of what both move by per unit of eta, at d = 6, pi1 = 0.75, lam = 0.02",
         ),
-        correction=Correction(
-            printed="gamma_1(t) and gamma_low(t) cannot move in the same direction",
-            corrected="gamma_low falls; gamma_1 rises only where 3 lam V^2 Dgamma^2 > pi1 S",
+        text=r"$\gamma_1(t)$ and $\gamma_{i\ne1}(t)$ cannot move in the same direction",
+        counterexample=r"$d = 6$, $\pi_1 = .75$, $\lambda = .02$: both fall while their contrast"
+        r" grows. $\gamma_{low}$ always falls; $\gamma_1$ rises only where"
+        r" $3\lambda V^2\Delta\gamma^2 > \pi_1 S$",
+        erratum=Erratum(
+            "same-direction",
+            "a growing contrast does not keep gamma_1 and gamma_low from moving the same way",
             cause="false",
-            counterexample="d = 6, pi1 = 0.75, lam = 0.02: both fall while their contrast grows",
-            snippet=SAME_DIRECTION,
         ),
     )
 
 
-def _directions_expected(study) -> str:
-    if not resolved(study).inside:
-        return "out-of-regime"
-    return "holds" if system_of(study).redistribution()[0] > 0 else "fails"
-
-
-@claim(
-    "ours: the unstable mode of dilution",
-    part="constant",
-    regime=resolved,
-    expected=inside(resolved),
-    study=STUDY,
-)
+@paper.claim("ours: the unstable mode of dilution", part="constant", regime=resolved)
 def unstable_mode(study) -> Measurement:
-    """Per unit of eta gamma_low falls by (F + Db (1-pi1) S)/((d-1) 2c); gamma_1 moves by
-    (F - Db pi1 S)/(2c), of either sign."""
+    r"""Per unit of $\eta$ $\gamma_{low}$ falls by $(F + \Delta\beta(1-\pi_1)S)/((d-1)2c)$;
+    $\gamma_1$
+    moves by $(F - \Delta\beta\pi_1S)/(2c)$, of either sign."""
     system = system_of(study)
-    predicted = np.array(system.redistribution())
+    rate = 2 * theory.focus_rate(system.chain)
+    alone = system.contrast_force() / rate * np.array([1, -1 / (system.tokens - 1)])
     return equal(
-        predicted,
-        _mode(system),
-        rtol=1e-6,
-        control=predicted * [1.01, 1],
+        predicted=system.redistribution(),
+        measured=mode(system),
+        rtol=1e-5,
+        control=Control("F alone, predictions held", alone),
         note="F of eq. (90), S the mean change of the predictions",
     )
 
 
-@functools.lru_cache(maxsize=64)
-def _mode(system: TwoGroup) -> tuple[float, float]:
+@paper.once
+def mode(system: TwoGroup) -> tuple[float, float]:
     """(gamma_1, gamma_low) per unit of eta in the unstable eigenvector of the linearisation."""
     values, vectors = np.linalg.eig(linearised(system)[1])
     v = np.real(vectors[:, np.argmax(np.real(values))])
     return float(v[0] / v[4]), float(v[1] / v[4])
 
 
-@functools.lru_cache(maxsize=16)
-def _nonlinear(system: TwoGroup) -> tuple[float, np.ndarray, np.ndarray]:
+@paper.once
+def nonlinear(system: TwoGroup) -> tuple[float, np.ndarray, np.ndarray]:
     """The two-group flow from the entry state with a small eta: that eta, times, states there.
 
     It ends where gamma has moved by a millionth of Dgamma: near the point, far above rounding.
     """
     z = rank_one.entry(system)
-    end = 1e-6 * (z[0] - z[1]) / np.abs(_mode(system)).max()
+    end = 1e-6 * (z[0] - z[1]) / np.abs(mode(system)).max()
     start = 1e-4 * end
     times = np.log([1e2, 1e3, 1e4]) / (2 * theory.focus_rate(system.chain))
     flow = rank_one.vector_flow(system.velocity, "two groups")
     entry = rank_one.entry(system, np.sqrt(start))
     found = rank_one.solve(flow, entry, times[-1], rtol=1e-9, atol=1e-14, save=times)
     return float(start), times, found.trajectory["z"].values
-
-
-SAME_DIRECTION = """
-    import numpy as np
-    d, p, lam = 6, 0.75, 0.02
-    pi = np.array([p] + [(1 - p) / (d - 1)] * (d - 1)); P = lam * np.eye(d) + (1 - lam) * pi
-    soft = lambda z: np.exp(z) / np.exp(z).sum(1, keepdims=True)
-    def flow(x):                                               # (gamma, beta, eta): eq (20)
-        g, b, eta = x[:d], x[d:-1], x[-1]
-        A = soft(eta * np.outer(g, g) + np.log(pi))
-        R = pi[:, None] * (P - soft(np.outer(A @ g, b)))
-        S = A * np.outer(R @ b, g); GP = A * S.sum(1, keepdims=True) - S
-        return np.r_[A.T @ R @ b - eta * (GP + GP.T) @ g, R.T @ A @ g, -2 * eta * g @ GP @ g]
-    l = np.log(pi) - np.log(pi).mean(); k = (l @ l / (pi @ pi)) ** 0.25
-    x = np.r_[k * pi / np.linalg.norm(pi), k * l / np.linalg.norm(l), 0]      # entry state (19)
-    assert np.abs(flow(x)).max() < 1e-14
-    J = np.array([flow(x + 1e-20j * e).imag / 1e-20 for e in np.eye(2 * d + 1)]).T
-    w, V = np.linalg.eig(J); u = V[:, np.argmax(w.real)].real; u /= u[-1]
-    print("per unit of eta: gamma_1", u[0], "gamma_low", u[1])
-    assert u[0] < 0 and u[1] < 0 and (1 - p) * u[0] - (d - 1) * p * u[1] > 0
-"""

@@ -1,17 +1,18 @@
-"""Prop. 3.8 at finite eta: symmetric critical points, when they break, the saddles visited."""
+"""Section 3.4, Prop. 3.8 at finite eta: symmetric critical points, and the saddles visited."""
 
 from __future__ import annotations
 
-import functools
+import itertools
 
 import numpy as np
 
 from attnflow.claims import (
-    Correction,
+    Control,
+    Erratum,
     Measurement,
     Regime,
     at_most,
-    claim,
+    condition,
     corrected,
     equal,
     every,
@@ -19,15 +20,22 @@ from attnflow.claims import (
     not_checkable,
     refuted,
 )
-from attnflow.models import one_layer
+from attnflow.models.one_layer import OneLayerAttention
 from attnflow.studies.focus_dilution import rank_one, symmetric, theory
-from attnflow.studies.focus_dilution.claims.common import DIM, STUDY, inside
+from attnflow.studies.focus_dilution.claims.common import (
+    DIM,
+    autodiff_gradients,
+    autodiff_velocity,
+    jacobian,
+)
 from attnflow.studies.focus_dilution.claims.rank_one import (
     resolved,
     several_low,
     symmetric_data,
     system_of,
 )
+from attnflow.studies.focus_dilution.config import Config
+from attnflow.studies.focus_dilution.paper import paper
 from attnflow.studies.focus_dilution.rank_one import TwoGroup
 from attnflow.tasks.markov import MarkovChain
 
@@ -38,139 +46,147 @@ CELLS = 12
 """The regime map is measured on CELLS x CELLS laws (pi1, lam)."""
 
 
-def breaks(study) -> Regime:
+@condition
+def splitting(config: Config) -> Regime:
     """Symmetric data whose critical points are strict saddles, by the closed-form criterion."""
-    base = several_low(study)
-    if not base.inside:
-        return base
-    margin = _margin(study)
-    return Regime(margin > 0, f"{base.sentence}; the instability margin is {margin:.4g} (> 0)")
+    margin = _margin(TwoGroup.of(theory.two_group(config.chain())))
+    return Regime(margin > 0, f"the instability margin is {margin:.4g} (> 0)")
 
 
-def breaks_at_first(study) -> Regime:
-    """The same, where the family reaches eta = infinity as the proof of Prop. 3.8 has it."""
-    base = breaks(study)
-    if not base.inside:
-        return base
-    system = system_of(study)
+@condition
+def reaches_infinity(config: Config) -> Regime:
+    """The family reaches eta = infinity as the proof of Prop. 3.8 has it."""
+    system = TwoGroup.of(theory.two_group(config.chain()))
     back, share = system.first[1], 1 / system.tokens
-    return Regime(back < share, f"{base.sentence}; (1 - lam) pi1 = {back:.4g} < 1/d = {share:.4g}")
+    return Regime(back < share, f"(1 - lam) pi1 = {back:.4g} < 1/d = {share:.4g}")
 
 
-def off_uniform(study) -> Regime:
-    """A law that leaves the origin at a rate that stands out from rounding."""
-    rate = theory.escape_rate(study.chain)
-    return Regime(
-        rate > 1e-5, f"the law is not uniform: it leaves the origin at {rate:.3g} (> 1e-5)"
-    )
+@condition
+def off_uniform(config: Config) -> Regime:
+    rate = theory.escape_rate(config.chain())
+    return Regime(rate > 1e-5, f"the origin is left at {rate:.3g} (> 1e-5)")
 
 
-def _margin(study) -> float:
-    system = system_of(study)
+breaks = several_low & splitting
+
+
+def _margin(system: TwoGroup) -> float:
     return float(symmetric.instability_margin(system.pi1, system.lam, system.tokens))
 
 
-@claim("Prop 3.8 (existence)", regime=symmetric_data, expected=inside(symmetric_data), study=STUDY)
+@paper.claim("Prop 3.8 (existence)", regime=symmetric_data)
 def symmetric_critical_points(study) -> Measurement:
-    """There are critical points with dL/dM = 0 and dL/dPhi = 0: a family, at every finite eta."""
+    r"""There are critical points with $\partial L/\partial M = 0$ and $\partial L/\partial\Phi =
+    0$:
+    a family, at every finite $\eta$, of the loss that tells token 1 from the rest."""
     system = system_of(study)
-    found, beside = [], []
-    for sharpness, scale in FAMILY:
-        z = symmetric.symmetric_state(system, sharpness, scale)
-        found.append(_forces(system, z))
-        beside.append(_forces(system, z * [1.01, 1, 1, 1, 1, 1]))
-    M, Phi = np.max(found, axis=0)
+    points = [symmetric.symmetric_state(system, *where) for where in FAMILY]
+
+    def forces(z: np.ndarray) -> list[float]:
+        """Largest entries of dL/dM and dL/dPhi, by autodiff."""
+        state = rank_one.state_of(system.lift(z))
+        return [float(np.abs(g).max()) for g in autodiff_gradients(state, system.chain)]
+
+    entry = rank_one.entry(system, 0.5)
+    z = system.lift(points[1])
     return every(
-        M=at_most(M, 1e-13, control=min(b[0] for b in beside)),
-        Phi=at_most(Phi, 1e-13, control=min(b[1] for b in beside)),
+        forces=at_most(
+            bound=1e-13,
+            measured=np.max([forces(z) for z in points], axis=0),
+            control=Control("at the entry state", forces(entry)),
+        ),
         loss=equal(
-            symmetric.two_group_loss(system),
-            rank_one.loss(system.lift(symmetric.symmetric_state(system, *FAMILY[1])), system.chain),
+            predicted=symmetric.two_group_loss(system),
+            measured=float(rank_one.loss(z, system.chain)),
             rtol=1e-12,
-            control=system.chain.unigram_entropy,
+            control=Control("the unigram entropy", system.chain.unigram_entropy),
         ),
     )
 
 
-def _forces(system: TwoGroup, z: np.ndarray) -> tuple[float, float]:
-    """Largest entries of dL/dM and dL/dPhi."""
-    x, d = system.lift(z), system.tokens
-    g, b, eta = x[:d], x[d : 2 * d], x[-2] * x[-1]
-    GM, GP = one_layer.token_gradients(np.outer(g, b), eta * np.outer(g, g), system.chain)
-    return float(np.abs(GM).max()), float(np.abs(GP).max())
-
-
-@claim("Prop 3.8 (construction)", part="proof-step", expected="holds-corrected", study=STUDY)
+@paper.claim("Prop 3.8 (construction)", part="proof-step")
 def point_at_infinite_eta(study) -> Measurement:
-    """As eta grows the lower tokens' attention to token 1 goes to 0 where (1-lam) pi1 < 1/d."""
+    r"""As $\eta$ grows the lower tokens' attention to token 1 goes to 0 where
+    $(1-\lambda)\pi_1 < 1/d$."""
     d = study.chain.tokens
     system, clear = _grid(d)
     z = symmetric.symmetric_state(system, 1e5)
     vanishes = (system.attention(z)[1] < 1e-6)[clear]
     predicted = (system.first[1] < 1 / d)[clear]
-    share = 1 - predicted.mean()
+    other = (system.first[1] < system.pi1)[clear]
     return corrected(
-        printed=fact(bool(vanishes.all()), sentence=f"it does not in {share:.0%} of the laws"),
-        right=fact(bool(np.array_equal(vanishes, predicted)), sentence=f"{vanishes.size} laws"),
-        correction=Correction(
-            printed="for large eta A_1 = e_1, A_low = (0, 1/(d-1), ...), gamma_1 > 0 > gamma_low",
-            corrected="the same under (1-lam) pi1 < 1/d; else the lower tokens, too, must predict"
-            " token 1 above average, gamma_low -> 0 and their attention to token 1 -> L_2/L_1",
+        printed=fact(measured=bool(vanishes.all()), note=f"not in {1 - predicted.mean():.0%}"),
+        right=fact(
+            measured=bool(np.array_equal(vanishes, predicted)),
+            control=Control("(1-lam) pi1 < pi1", bool(np.array_equal(vanishes, other))),
+            note=f"{vanishes.size} laws",
+        ),
+        text=r"for large $\eta$ $A_1 = e_1$, $A_{low} = (0, 1/(d-1), \dots)$ and"
+        r" $\gamma_1 > 0 > \gamma_{low}$",
+        correct=r"the same under $(1-\lambda)\pi_1 < 1/d$; else the lower tokens, too, must predict"
+        r" token 1 above average, and their attention to it tends to $L_2/L_1$",
+        erratum=Erratum(
+            "below-average",
+            "the construction needs (1-lam) pi1 < 1/d: softmax(k beta) with k < 0 cannot predict"
+            " token 1 above average",
             cause="missing-hypothesis",
-            snippet="""
-                import numpy as np
-                d, pi1, lam = 3, 0.75, 0.3
-                P11, P21 = lam + (1 - lam) * pi1, (1 - lam) * pi1
-                softmax_first = lambda m: np.exp(m) / (np.exp(m) + d - 1)      # m = m_2 Dbeta
-                m = np.linspace(-50, 0, 100001)       # gamma_low < 0 < Dbeta: m_2 = gamma_low
-                best = softmax_first(m).max()
-                print("largest prediction of token 1:", best, "asked for:", P21)
-                assert best < P21 and P21 > 1 / d
-            """,
         ),
     )
 
 
-@claim(
-    "Prop 3.8 (neutrally stable)",
-    regime=several_low,
-    study=STUDY,
-    expected=lambda study: _stability_expected(study),
+FINITE = Erratum(
+    "finite-eta",
+    "the point is neutrally stable as eta goes to infinity only: at every finite eta it is a strict"
+    " saddle for part of the laws",
+    cause="missing-hypothesis",
 )
+
+
+@paper.claim("Prop 3.8 (neutrally stable)", regime=several_low)
 def neutrally_stable(study) -> Measurement:
-    """At finite eta the symmetric critical point is neutrally stable for the linearised flow."""
+    r"""The symmetric critical point is neutrally stable for the linearised flow: its top growth
+    rate
+    within rank one is 0."""
     system = system_of(study)
-    d, (sharpness, scale) = system.tokens, FAMILY[1]
-    z = symmetric.symmetric_state(system, sharpness, scale)
-    # A law known to keep its symmetry, or one known to lose it, whichever this one is not.
-    known = TwoGroup(0.8, 0.3, d) if _margin(study) > 0 else TwoGroup(0.75, 0.95, d)
-    other = _top_within(known, symmetric.symmetric_state(known, sharpness, scale))
-    eta = z[4] * z[5]
-    return refuted(
-        printed=at_most(
-            _top_within(system, z),
-            1e-12,
-            control=other,
-            note=f"top growth rate within rank one at eta = {eta:.3g}",
+    z = symmetric.symmetric_state(system, *FAMILY[1])
+    # A law known to lose its symmetry, or one known to keep it, whichever this one is not.
+    known = TwoGroup(0.8, 0.3, system.tokens) if _margin(system) > 0 else TwoGroup(0.75, 0.95, 4)
+    other = _top_within(known, symmetric.symmetric_state(known, *FAMILY[1]))
+    finite = at_most(
+        bound=1e-12,
+        measured=_top_within(system, z),
+        control=Control(f"pi1 = {known.pi1}, lam = {known.lam}", other),
+        note=f"top growth rate within rank one at eta = {z[4] * z[5]:.3g}",
+    )
+    if _margin(system) <= 0:
+        return finite
+    statement = r"neutrally stable: $J_0$ is negative semidefinite"
+    if not reaches_infinity(study.config).inside:
+        return refuted(
+            printed=finite,
+            text=statement,
+            counterexample=r"no point of the family is: the margin of the closed-form criterion is"
+            r" positive at every $\eta$, and $\eta\to\infty$ does not lead to $A_{low} = (0, ...)$",
+            erratum=FINITE,
+        )
+    L1, L2 = symmetric.log_odds(system)
+    far = symmetric.balanced_state(system, float(np.sqrt(30 * (L1 - L2) / -L2)))
+    return corrected(
+        printed=finite,
+        right=at_most(
+            bound=1e-12,
+            measured=_top_within(system, far),
+            control=Control("at that finite eta", _top_within(system, z)),
+            note=f"at eta = {far[4] * far[5]:.3g}",
         ),
-        correction=Correction(
-            printed="neutrally stable: J_0 is negative semidefinite",
-            corrected="a strict saddle at every finite eta, with d - 2 modes, where P21 (1-P21)"
-            " [pi1 L1^2 P12 + (1-pi1) L2^2 Q] < lam^2 (1-pi1)/(d-1); neutral elsewhere",
-            cause="missing-hypothesis",
-            counterexample="pi = (0.75, 0.125, 0.125), lam = 0.8: the lower tokens part",
-            snippet=STRICT_SADDLE,
-        ),
+        text=statement,
+        correct=r"so as $\eta\to\infty$. At finite $\eta$ a strict saddle with $d-2$ modes where"
+        r" $P_{21}(1-P_{21})[\pi_1L_1^2P_{12} + (1-\pi_1)L_2^2Q] < \lambda^2(1-\pi_1)/(d-1)$",
+        erratum=FINITE,
     )
 
 
-def _stability_expected(study) -> str:
-    if not several_low(study).inside:
-        return "out-of-regime"
-    return "fails" if _margin(study) > 0 else "holds"
-
-
-@claim("ours: regime map of Prop 3.8", study=STUDY)
+@paper.claim("ours: regime map of Prop 3.8")
 def regime_map(study) -> Measurement:
     """The closed-form criterion has the sign of the top growth rate within rank one, law by law."""
     d = max(study.chain.tokens, 3)
@@ -181,146 +197,166 @@ def regime_map(study) -> Measurement:
     other = margin + (system.lam - system.lam**2) * (1 - system.pi1) / (d - 1)
     unstable, clear = top > 1e-9, np.abs(margin) > 1e-7
     agree = lambda m: bool(np.array_equal((m > 0)[clear], unstable[clear]))  # noqa: E731
-    quiet = float(np.abs(top[~unstable]).max())
-    words = (
-        f"{unstable.mean():.1%} of {top.size} laws over 1/d < pi1 < 1, 0 < lam < 1 break at"
-        f" d = {d}; growth rates from {top[unstable].min():.2g} there, below {quiet:.1g} elsewhere"
+    return fact(
+        measured=agree(margin),
+        control=Control("lam for lam^2", agree(other)),
+        note=f"{unstable.mean():.1%} of {top.size} laws over 1/d < pi1 < 1, 0 < lam < 1 break at"
+        f" d = {d}; growth rates from {top[unstable].min():.2g} there, below"
+        f" {np.abs(top[~unstable]).max():.1g} elsewhere",
     )
-    return fact(agree(margin), control=agree(other), sentence=words)
 
 
-@claim(
-    "ours: rate of the split of equal tokens",
-    part="constant",
-    regime=several_low,
-    expected=inside(several_low),
-    study=STUDY,
-)
+@paper.claim("ours: rate of the split of equal tokens", part="constant", regime=several_low)
 def split_rate(study) -> Measurement:
-    """The top growth rate of the whole flow at a symmetric point is that of a 2 x 2 Hessian."""
+    r"""The top growth rate of the whole flow at a symmetric point is that of a $2\times2$
+    Hessian."""
     system = system_of(study)
-    measured, predicted, wrong = [], [], []
-    for sharpness, scale in FAMILY:
-        z = symmetric.symmetric_state(system, sharpness, scale)
-        measured.append(_top_of_all(system.lift(z), system.chain))
-        predicted.append(max(float(symmetric.antisymmetric_rate(system, z)), 0.0))
-        H = symmetric.antisymmetric_hessian(system, z)
-        wrong.append(-np.linalg.eigvalsh(H * [[0, 1], [1, 1]])[0])
+    points = [symmetric.symmetric_state(system, *where) for where in FAMILY]
+    uncoupled = [symmetric.antisymmetric_hessian(system, z) * [[0, 1], [1, 1]] for z in points]
     return equal(
-        predicted,
-        measured,
+        predicted=[max(float(symmetric.antisymmetric_rate(system, z)), 0.0) for z in points],
+        measured=[_top_of_all(system.lift(z), system.chain) for z in points],
         rtol=1e-9,
         atol=1e-13,
-        control=wrong,
-        note=f"all {2 * DIM * (system.tokens + DIM)} parameters at width {DIM}; control:"
-        " without the embedding's own entry",
+        control=Control(
+            "without the embedding's own entry", [-np.linalg.eigvalsh(H)[0] for H in uncoupled]
+        ),
+        note=f"all {2 * DIM * (system.tokens + DIM)} parameters at width {DIM}",
     )
 
 
-@claim(
-    "ours: equal tokens part within rank one", regime=breaks, expected=inside(breaks), study=STUDY
-)
+@paper.claim("ours: equal tokens part within rank one", regime=breaks)
 def equal_tokens_part(study) -> Measurement:
     """With exactly symmetric data a small difference of two lower tokens grows, within rank one."""
     system = system_of(study)
+    d, size = system.tokens, 1e-6
     z = symmetric.symmetric_state(system, *FAMILY[1])
     rate = float(symmetric.antisymmetric_rate(system, z))
-    x, y = np.linalg.eigh(symmetric.antisymmetric_hessian(system, z))[1][:, 0]
-    d, size = system.tokens, 1e-6
-    apart = np.zeros(2 * d + 2)
-    apart[[1, 2]], apart[[d + 1, d + 2]] = np.array([x, -x]), np.array([y, -y])
-    until = 3 / rate
+    ways = np.linalg.eigh(symmetric.antisymmetric_hessian(system, z))[1].T
     flow = rank_one.vector_flow(lambda x: rank_one.velocity(x, system.chain), "rank one")
-    moved = system.lift(z) + size * apart
-    end = rank_one.solve(flow, moved, until, rtol=1e-10, atol=1e-13).final["z"]
-    measured = np.log((end - system.lift(z)) @ apart / (size * apart @ apart)) / until
+
+    def grown(way: np.ndarray) -> float:
+        apart = np.zeros(2 * d + 2)
+        apart[[1, 2]], apart[[d + 1, d + 2]] = (
+            way[0] * np.array([1, -1]),
+            way[1] * np.array([1, -1]),
+        )
+        start = system.lift(z) + size * apart
+        end = rank_one.solve(flow, start, 3 / rate, rtol=1e-10, atol=1e-13).final["z"]
+        return float(
+            np.log(abs((end - system.lift(z)) @ apart) / (size * apart @ apart)) * rate / 3
+        )
+
     return equal(
-        rate,
-        measured,
+        predicted=rate,
+        measured=grown(ways[0]),
         rtol=1e-3,
-        control=1.01 * rate,
-        note=f"over {until:.4g} units of time, e^3 in size",
+        control=Control("along the stable way to part", measured=grown(ways[1])),
+        note=f"over {3 / rate:.4g} units of time, e^3 in size",
     )
 
 
-@claim(
-    "ours: the split dies as eta grows",
-    regime=breaks_at_first,
-    study=STUDY,
-    expected=inside(breaks_at_first),
-)
+@paper.claim("ours: the split dies as eta grows", regime=breaks & reaches_infinity)
 def split_dies(study) -> Measurement:
-    """On the leaf of small starts the rate of the split falls to 0 as eta grows: Prop. 3.8 is the
-    limit."""
+    r"""On the leaf of small starts the rate of the split falls to 0 as $\eta$ grows: Prop. 3.8 is
+    the limit."""
     system = system_of(study)
     L1, L2 = symmetric.log_odds(system)
     large = np.sqrt(30 * (L1 - L2) / -L2)  # then xi_2 is about exp(-60)
-    etas = (0.5, 1.0, large / 4, large)
-    rates = [
-        float(symmetric.antisymmetric_rate(system, symmetric.balanced_state(system, e)))
-        for e in etas
-    ]
-    shown = ", ".join(f"{r:.3g} at {e:.3g}" for r, e in zip(rates, etas, strict=True))
-    return at_most(rates[-1] / rates[1], 1e-6, control=rates[0] / rates[1], note=f"rates {shown}")
+    states = {e: symmetric.balanced_state(system, e) for e in (0.5, 1.0, large / 4, large)}
+    rates = {e: _top_of_all(system.lift(z), system.chain) for e, z in states.items()}
+    return at_most(
+        bound=1e-6,
+        measured=rates[large] / rates[1.0],
+        control=Control("at eta = 1/2", rates[0.5] / rates[1.0]),
+        note="rates " + ", ".join(f"{r:.3g} at {e:.3g}" for e, r in rates.items()),
+    )
 
 
-@claim("ours: focus ends at a finite eta", regime=resolved, expected=inside(resolved), study=STUDY)
+@paper.claim("ours: balanced symmetric point", regime=symmetric_data)
+def balanced_point(study) -> Measurement:
+    r"""On the leaf of small starts $|\gamma|^2 = |\beta|^2 + 2\eta$ and $\sum\beta = 0$."""
+    system = system_of(study)
+    etas = (0.5, 1.0, 2.0)
+
+    def balance(z: np.ndarray) -> float:
+        x = system.lift(z)
+        g, b = np.split(x[:-2], 2)
+        return float(g @ g - b @ b) / (2 * x[-1] * x[-2]) + abs(b.sum())
+
+    return equal(
+        predicted=np.ones(3),
+        measured=[balance(symmetric.balanced_state(system, e)) for e in etas],
+        rtol=1e-9,
+        control=Control(
+            "other points of the family",
+            measured=[balance(symmetric.symmetric_state(system, *where)) for where in FAMILY],
+        ),
+    )
+
+
+@paper.claim("ours: focus ends at a finite eta", regime=resolved)
 def focus_ends(study) -> Measurement:
-    """From the unigram point the two-group flow stops on the family r1 = r2 = 0 at a finite eta."""
+    r"""From the unigram point the two-group flow stops on the family $r_1 = r_2 = 0$ at a finite
+    $\eta$."""
     system = system_of(study)
     visited = symmetric.visited_saddles(system.chain)
     if len(visited) < 3:
         return not_checkable("the flow does not leave the unigram point in time")
-    end = visited[2]
-    eta = float(end.z[-2] * end.z[-1])
-    at = lambda e: system.lift(symmetric.balanced_state(system, e))  # noqa: E731
-    return every(
-        loss=equal(
-            symmetric.two_group_loss(system),
-            end.loss,
-            rtol=1e-9,
-            control=system.chain.floor if system.tokens > 2 else 1.01 * end.loss,
-        ),
-        point=equal(at(eta), end.z, rtol=1e-5, control=at(1.01 * eta), note=f"eta = {eta:.6g}"),
+    end = visited[2].z
+    eta = float(end[-2] * end[-1])
+    other = system.lift(symmetric.balanced_state(system, 2 * eta))
+    return equal(
+        predicted=system.lift(symmetric.balanced_state(system, eta)),
+        measured=end,
+        rtol=1e-5,
+        control=Control("the point of twice the eta", other),
+        note=f"eta = {eta:.6g}",
     )
 
 
-@claim(
-    "ours: saddles of symmetric data",
-    part="constant",
-    regime=resolved,
-    expected=inside(resolved),
-    study=STUDY,
-)
+@paper.claim("ours: saddles of symmetric data", part="constant", regime=resolved)
 def saddles_of_symmetric_data(study) -> Measurement:
     """On the two-group law the saddles visited are critical, each left at its predicted rate."""
     return _saddles(system_of(study).chain)
 
 
-@claim(
-    "ours: saddles of the rank-one phase",
-    part="constant",
-    regime=off_uniform,
-    expected=inside(off_uniform),
-    study=STUDY,
-)
+@paper.claim("ours: saddles of the rank-one phase", part="constant", regime=off_uniform)
 def saddles_of_any_law(study) -> Measurement:
-    """From (pi, lam) alone: the saddles visited at rank one are critical, left at their rates."""
+    """From the law and lam alone: the saddles visited at rank one are critical, left at their
+    rates."""
     return _saddles(study.chain)
 
 
-@functools.lru_cache(maxsize=64)
 def _saddles(chain: MarkovChain) -> Measurement:
     visited = symmetric.visited_saddles(chain)
     exact = [s for s in visited if s.critical]
-    speeds = [float(np.abs(rank_one.velocity(s.z, chain)).max()) for s in exact]
-    rates = np.array([s.rate for s in exact])
-    top = [_top_of_all(s.z, chain) for s in exact]
-    words = " -> ".join(f"{s.name} {s.loss:.6f} ({s.rate:.4g}, {s.mode})" for s in visited)
-    beside = float(np.abs(rank_one.velocity(1.01 * exact[1].z, chain)).max())
+    speed = lambda z: float(np.abs(autodiff_velocity(rank_one.state_of(z), chain)).max())  # noqa: E731
+    between = [speed((a.z + b.z) / 2) for a, b in itertools.pairwise(visited)]
+    within = [np.linalg.eigvalsh(_symmetric(rank_one.jacobian(s.z, chain)))[0] for s in exact]
     return every(
-        critical=at_most(max(speeds), 1e-10, control=beside),
-        rates=equal(rates, top, rtol=1e-6, atol=1e-11, control=1.01 * rates, note=words),
+        critical=at_most(
+            bound=1e-10,
+            measured=max(speed(s.z) for s in exact),
+            control=Control("half way between two", max(between, default=speed(exact[0].z + 0.1))),
+        ),
+        rates=equal(
+            predicted=[s.rate for s in exact],
+            measured=[_top_of_all(s.z, chain) for s in exact],
+            rtol=1e-6,
+            atol=1e-11,
+            control=Control("the fastest decay within rank one", within),
+            note=" -> ".join(f"{s.name} {s.loss:.6f} ({s.rate:.4g}, {s.mode})" for s in visited),
+        ),
+        losses=equal(
+            predicted=[s.loss for s in visited],
+            measured=[float(rank_one.loss(s.z, chain)) for s in visited],
+            rtol=1e-12,
+            control=Control(
+                "half the embedding",
+                measured=[float(rank_one.loss(s.z * 0.5 + 0.1, chain)) for s in visited],
+            ),
+        ),
     )
 
 
@@ -329,6 +365,10 @@ def _grid(tokens: int) -> tuple[TwoGroup, np.ndarray]:
     middle = (np.arange(CELLS) + 0.5) / CELLS
     pi1, lam = np.meshgrid(1 / tokens + (1 - 1 / tokens) * middle, middle, indexing="ij")
     return TwoGroup(pi1, lam, tokens), np.abs((1 - lam) * pi1 - 1 / tokens) > 1e-3
+
+
+def _symmetric(J: np.ndarray) -> np.ndarray:
+    return (J + np.swapaxes(J, -1, -2)) / 2
 
 
 def _top_within(system: TwoGroup, z: np.ndarray):
@@ -340,31 +380,11 @@ def _top_within(system: TwoGroup, z: np.ndarray):
     J = rank_one.derivative(
         lambda x: rank_one.velocity(x, (pi[..., None, :], P[..., None, :, :])), system.lift(z)
     )
-    return np.linalg.eigvalsh((J + np.swapaxes(J, -1, -2)) / 2)[..., -1]
+    return np.linalg.eigvalsh(_symmetric(J))[..., -1]
 
 
 def _top_of_all(z: np.ndarray, chain: MarkovChain) -> float:
     """The top growth rate of the whole flow, all parameters at width DIM."""
-    J = rank_one.full_jacobian(z, chain, DIM)
-    return float(np.linalg.eigvalsh((J + J.T) / 2)[-1])
-
-
-STRICT_SADDLE = """
-    import numpy as np
-    d, p, lam, a, b = 3, 0.75, 0.8, 0.0, 0.0
-    pi = np.array([p, .125, .125]); P = lam * np.eye(d) + (1 - lam) * pi
-    soft = lambda z: np.exp(z) / np.exp(z).sum(1, keepdims=True)
-    def flow(x):                                               # (gamma, beta, eta): eq (20)
-        g, b, eta = x[:d], x[d:-1], x[-1]
-        A = soft(eta * np.outer(g, g) + np.log(pi))
-        R = pi[:, None] * (P - soft(np.outer(A @ g, b)))
-        S = A * np.outer(R @ b, g); GP = A * S.sum(1, keepdims=True) - S
-        return np.r_[A.T @ R @ b - eta * (GP + GP.T) @ g, R.T @ A @ g, -2 * eta * g @ GP @ g]
-    jacobian = lambda x: np.array([flow(x + 1e-20j * e).imag / 1e-20 for e in np.eye(7)]).T
-    x = np.array([1.9, -0.8, -0.8, 1.2, -0.6, -0.6, 1.4])      # Newton to the symmetric point
-    for _ in range(50):
-        x = x - np.linalg.lstsq(jacobian(x), flow(x), rcond=1e-8)[0]
-    rates = np.linalg.eigvals(jacobian(x)).real
-    print("eta", x[-1], "speed", np.abs(flow(x)).max(), "rates", np.sort(rates))
-    assert np.abs(flow(x)).max() < 1e-14 and rates.max() > 0.02
-"""
+    e = np.eye(DIM)[0]
+    theta: OneLayerAttention = rank_one.rank_one_lift(rank_one.state_of(z), e, e)
+    return float(np.linalg.eigvalsh(_symmetric(jacobian(theta, chain)))[-1])
