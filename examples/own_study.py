@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import attnflow as af
-from attnflow.claims import claim, equal
+from attnflow.claims import Control, Paper, equal
 from attnflow.observe import Stage
 from attnflow.studies.config import key
 
@@ -65,12 +65,20 @@ class LinearNetwork(af.Study):
         return found
 
 
-@claim("ours: each mode grows at its singular value", study="linear-network")
+paper = Paper("linear-network")
+
+
+@paper.claim("ours: each mode grows at its singular value")
 def growth_rate(study):
-    """Near the origin the k-th mode of the product grows at rate 2 s_k."""
+    r"""Near the origin the $k$-th mode of the product grows at rate $2 s_k$."""
     data = study.solution.trajectory
     t, first = data["time"].values, np.abs(data["learned"].values[:, 0])
     singular = study.config.singular
     window = (first > 1e-4 * singular[0]) & (first < 1e-2 * singular[0])
     rate = np.polyfit(t[window], np.log(first[window]), 1)[0]
-    return equal(2 * singular[0], rate, rtol=0.02, control=2 * singular[1])
+    return equal(
+        predicted=2 * singular[0],
+        measured=rate,
+        rtol=0.02,
+        control=Control("the rate of the second mode", 2 * singular[1]),
+    )

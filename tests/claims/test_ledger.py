@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
+from tests.claims.conftest import CITATION, SNIPPET
 
 from attnflow._errors import InputError
 from attnflow.claims import (
@@ -21,17 +23,28 @@ from attnflow.claims import (
     Citation,
     Control,
     Correction,
+    Countercheck,
+    Erratum,
     Ledger,
+    Paper,
     Part,
     Regime,
     Row,
     Strength,
     Verdict,
-    claim,
     corrected,
     equal,
 )
 from attnflow.claims.export import md, shown_value, tex
+from attnflow.claims.ledger import selected
+
+claim = Paper("circle", citation=CITATION).claim
+
+
+def two() -> float:
+    """Measured again, as a control has to be."""
+    return 1.0 + 1.0
+
 
 KEYS = "id part study title verdict cause strength predicted measured tolerance regime note".split()  # noqa: SIM905
 
@@ -39,7 +52,7 @@ KEYS = "id part study title verdict cause strength predicted measured tolerance 
 @claim("Prop 1")
 def good(study):
     """Circles are round."""
-    return equal(1.0, 1.0, control=2.0)
+    return equal(predicted=1.0, measured=1.0, control=Control("two", two()))
 
 
 @claim("Prop 2")
@@ -51,13 +64,13 @@ def raises(study):
 @claim("Prop 3")
 def vacuous(study):
     """Circles are circles."""
-    return equal(1.0, 1.0)
+    return equal(predicted=1.0, measured=1.0)
 
 
-@claim("Prop 4", expected="fails")
+@claim("Prop 4")
 def better_than_expected(study):
     """Circles are <b>bold</b> & 100% $expensive_."""
-    return equal(math.inf, 1.0, control=1.0)
+    return equal(predicted=math.inf, measured=1.0, control=Control("one", two() / two()))
 
 
 def test_one_claim_that_raises_never_sinks_the_ledger(circle):
@@ -74,15 +87,14 @@ def test_one_claim_that_raises_never_sinks_the_ledger(circle):
     assert ledger.counts[Verdict.FAILS] == 0
 
 
-def test_an_expectation_that_raises_is_a_surprising_row(circle):
-    @claim("Prop 5", expected=lambda study: study.no_such_thing)
-    def odd(study):
-        """Something."""
-        return equal(1, 1, control=2)
-
-    (row,) = Ledger.check([odd], circle)
-    assert row.surprising
-    assert "no_such_thing" in row.note
+def test_a_part_of_the_ledger_is_chosen_by_label_or_section():
+    section = "Section 3: areas"
+    claims = [good, dataclasses.replace(raises, section=section), vacuous]
+    assert selected(claims, []) == (good, claims[1], vacuous)
+    assert selected(claims, ["prop 1"]) == (good,)
+    assert selected(claims, ["areas", "Prop 3"]) == (claims[1], vacuous)
+    with pytest.raises(InputError, match="only: 'Thm 9' is in no claim"):
+        selected(claims, ["Thm 9"])
 
 
 def test_an_interrupt_is_not_swallowed(circle):
@@ -104,7 +116,7 @@ def test_progress_hears_of_every_row(circle):
 def test_a_ledger_rejects_doubles_and_strangers(circle):
     with pytest.raises(InputError, match="given twice"):
         Ledger.check([good, good], circle)
-    with pytest.raises(InputError, match="not a claim"):
+    with pytest.raises(InputError, match="is no claim"):
         Ledger.check([len], circle)  # type: ignore[list-item]
 
 
@@ -134,10 +146,12 @@ citations = st.builds(
 corrections = st.builds(
     Correction,
     printed=texts.filter(str.strip),
-    corrected=texts.filter(str.strip),
-    cause=st.sampled_from(Cause),
-    snippet=st.sampled_from(["assert 1 + 1 == 2", "x = '```'\nprint(x)"]),
+    corrected=texts,
     counterexample=texts,
+    erratum=st.builds(
+        Erratum, texts.filter(str.strip), texts.filter(str.strip), cause=st.sampled_from(Cause)
+    ),
+    snippet=st.sampled_from(["assert 1 + 1 == 2", "x = '```'\nprint(x)"]),
     printed_error=st.none() | numbers,
     corrected_error=st.none() | numbers,
 )
@@ -157,8 +171,14 @@ rows = st.builds(
     note=texts,
     expected=st.sampled_from(Verdict),
     paper=st.none() | citations,
-    equation=st.none() | texts,
-    control=st.none() | st.builds(Control, st.booleans(), texts, values, values),
+    section=texts,
+    relation=st.sampled_from(["=", "at most", "Theta", "each", ""]),
+    reading=texts,
+    torn=texts,
+    setting=texts,
+    guessed=texts,
+    equation=texts,
+    control=st.none() | st.builds(Countercheck, texts, st.booleans(), texts, values, values),
     correction=st.none() | corrections,
     evidence=st.dictionaries(texts, values, max_size=3),
     defect=st.none() | texts.filter(bool),
@@ -177,7 +197,11 @@ def test_numbers_that_are_not_finite_are_null(circle):
     @claim("Prop 1")
     def wild(study):
         """Everything is finite."""
-        return equal([math.inf, 1.0], [math.nan, 1.0], control=[1.0, 1.0])
+        return equal(
+            predicted=[math.inf, 1.0],
+            measured=[math.nan, 1.0],
+            control=Control("ones", [two(), 1.0]),
+        )
 
     (record,) = json.loads(Ledger.check([wild], circle).to_json(), parse_constant=pytest.fail)
     assert record["predicted"] == [None, 1.0]
@@ -352,14 +376,15 @@ def test_the_html_shows_the_statement_and_not_its_markup(circle):
     assert "<b>bold" not in text
 
 
-def test_corrections_are_shown_in_every_format(circle, correction):
-    @claim("Prop 6", expected="holds-corrected")
-    def wrong(study):
+def test_corrections_are_shown_in_every_format(circle, wrong):
+    @claim("Prop 6")
+    def printed(study):
         """The area is what is printed."""
-        return corrected(printed=equal(2, 1), right=equal(1, 1), correction=correction)
+        two, one = (equal(predicted=p, measured=1) for p in (2, 1))
+        return corrected(printed=two, right=one, snippet=SNIPPET, **wrong)
 
-    ledger = Ledger.check([wrong], circle)
-    assert ledger.summary == "1 holds corrected"
+    ledger = Ledger.check([printed], circle)
+    assert ledger.summary == "1 holds corrected (1 erratum)"
     for text in (ledger.to_markdown(), ledger.to_latex(), ledger._repr_html_()):
         assert "printed" in text
         assert "constant" in text
@@ -373,7 +398,7 @@ def test_the_terminal_table_marks_a_surprise_and_takes_no_markup(circle):
     @claim("Prop 7")
     def bracketed(study):
         """[bold]Circles[/bold] are [link=x]."""
-        return equal(1, 1, control=2)
+        return equal(predicted=1, measured=1, control=Control("two", two()))
 
     said = StringIO()
     table = Ledger.check([bracketed, raises], circle).rich_table()

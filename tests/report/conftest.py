@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from attnflow.claims import Citation, Control, Correction, Ledger, Regime, Row, Verdict
+from attnflow.claims import (
+    Citation,
+    Correction,
+    Countercheck,
+    Erratum,
+    Ledger,
+    Regime,
+    Row,
+    Verdict,
+)
 from attnflow.claims.verdict import Cause, Part, Strength
 from attnflow.runs import Cell, CellResult, Ensemble, Run, cells
 from attnflow.walk import run
@@ -23,7 +32,8 @@ PAPER = Citation("other2025", ("Ada Other",), "Another paper", 2025, arxiv="2501
 CORRECTION = Correction(
     printed="W0' = -GM W1^T - GP W0 WQ^T",
     corrected="W0' = -GM W1^T - GP W0 W_QK^T",
-    cause=Cause.EXTRACTION_OR_TYPO,
+    counterexample="",
+    erratum=Erratum("key", "a <b>K</b> is missing", cause="constant"),
     snippet="assert 1 + 1 == 2  # <b>not markup</b>",
     printed_error=0.112,
     corrected_error=5e-16,
@@ -47,7 +57,7 @@ def row(verdict: Verdict, **changes) -> Row:
         "expected": verdict,
         "paper": PAPER,
         "equation": "eq 14",
-        "control": Control(True, "error 0.1, allowed 1e-12", None, None),
+        "control": Countercheck("another law", True, "error 0.1, allowed 1e-12", None, None),
     }
     return Row(**{**given, **changes})
 
@@ -55,7 +65,7 @@ def row(verdict: Verdict, **changes) -> Row:
 @pytest.fixture(scope="session")
 def ledger() -> Ledger:
     rows = [row(v) for v in Verdict if v is not Verdict.HOLDS_CORRECTED]
-    cause = Cause.EXTRACTION_OR_TYPO
+    cause = Cause.CONSTANT
     rows.append(row(Verdict.HOLDS_CORRECTED, cause=cause, correction=CORRECTION))
     rows.append(row(Verdict.FAILS, id="Surprise", expected=Verdict.HOLDS))
     return Ledger(tuple(rows))

@@ -193,7 +193,7 @@ def _constant(node: ast.AST) -> bool:
         return all(_constant(a) for a in node.args[1:])
     if isinstance(node, ast.Call) and _named(node.func) in ("zeros_like", "ones_like"):
         return True
-    if isinstance(node, ast.Name | ast.Attribute):
+    if isinstance(node, ast.Name | ast.Attribute) and _named(node) != "T":
         return _named(node).isupper() or ast.unparse(node) in ("np.pi", "np.inf", "math.pi")
     if isinstance(node, ast.UnaryOp):
         return _constant(node.operand)

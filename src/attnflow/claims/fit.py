@@ -91,6 +91,7 @@ def order(
     if toward == "zero":  # a larger power is a smaller quantity there
         way = -way
     xs, ys = _positive("x", _series(over, x)), _positive("y", _series(over, y))
+    _points(xs, ys)
     ratio = ys / xs**power
     constant = float(np.exp(np.log(ratio).mean()))
     logs = np.log(xs), np.log(ys)
@@ -240,11 +241,11 @@ def _fitted(
 
 def _series(over: Sequence[Any] | None, values: Any) -> NDArray:
     """A list, a function at each element of `over`, or the elements themselves."""
+    if over is None and (values is None or callable(values)):
+        raise InputError("over", "is missing: x or y is a function of its elements")
     if values is None:
         values = over
     elif callable(values):
-        if over is None:
-            raise InputError("over", "is missing: x or y is a function of its elements")
         values = [float(values(each)) for each in over]
     return numbers("x", values)
 

@@ -130,7 +130,7 @@ def _surname(author: str) -> str:
 
 _LOOK = {
     Verdict.HOLDS: ("✓", "#009E73"),
-    Verdict.HOLDS_AS_READ: ("✓", "#0072B2"),
+    Verdict.HOLDS_AS_READ: ("☑", "#0072B2"),
     Verdict.CONSISTENT: ("≈", "#56B4E9"),
     Verdict.HOLDS_CORRECTED: ("✎", "#E69F00"),
     Verdict.FAILS: ("✗", "#D55E00"),

@@ -11,10 +11,10 @@ import numpy as np
 from attnflow._errors import InputError, named_arguments, positive
 from attnflow._precision import float64
 from attnflow.flows import opinion
-from attnflow.flows.engines import Choice, Work, build, choose, has_cvode
+from attnflow.flows.engines import Choice, Work, build, choose
 from attnflow.flows.flow import FlowLike, System
 from attnflow.flows.layout import Params, Shares, Vector
-from attnflow.flows.options import MOVED, Limits, Solver, Store, option
+from attnflow.flows.options import MOVED, Limits, Solver, Store, has_cvode, option
 from attnflow.flows.phases import Phase, phases_of
 from attnflow.flows.probes import Mark, Observable
 from attnflow.flows.progress import Report, reporting

@@ -7,7 +7,6 @@ SciPy is the second opinion, and the engine where scikit-sundae has no wheel. Th
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -15,7 +14,7 @@ import numpy as np
 
 from attnflow._errors import InputError, nearest
 from attnflow.flows.layout import Vector
-from attnflow.flows.options import Solver
+from attnflow.flows.options import Solver, has_cvode
 from attnflow.flows.switching import Field
 
 DENSE_LIMIT = 1500
@@ -71,11 +70,6 @@ class Choice:
 
 
 METHODS = {"cvode": ("bdf", "adams"), "scipy": ("lsoda", "radau", "bdf", "dop853", "rk45")}
-
-
-def has_cvode() -> bool:
-    """Whether scikit-sundae is installed (it has no wheel for Intel macs or Linux aarch64)."""
-    return importlib.util.find_spec("sksundae") is not None
 
 
 def choose(field: Field, y: Vector, until: float, solver: Solver) -> Choice:

@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
-from attnflow.flows.engines import has_cvode
-from attnflow.flows.options import Solver
+from attnflow.flows.options import Solver, has_cvode
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,6 @@ def counting() -> Iterator[list[int]]:
         yield count
     finally:
         _RESTS.reset(token)
-        rests_on(count[0])
 
 
 def rests_on(solves: int = 1) -> None:

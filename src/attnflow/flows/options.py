@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -80,6 +81,11 @@ MOVED = {
     "max_seconds": "write limits=Limits(seconds=...)",
 }
 """Where options are that used to be arguments of their own."""
+
+
+def has_cvode() -> bool:
+    """Whether scikit-sundae is installed (it has no wheel for Intel macs or Linux aarch64)."""
+    return importlib.util.find_spec("sksundae") is not None
 
 
 def option(name: str, given: Any, kind: type) -> Any:

@@ -1,0 +1,205 @@
+"""Controls measure again: what is made from the result, or is a number, is refused."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attnflow._errors import InputError
+from attnflow.claims import Control, equal, once
+from attnflow.claims.control import made_from_the_result
+from attnflow.claims.once import _KEPT, sharing
+from attnflow.flows import opinion
+
+
+def rate(x: float) -> float:
+    return x**2
+
+
+def law(x: float) -> np.ndarray:
+    return np.array([[x, 2.0], [3.0, 4.0]])
+
+
+BODIES = {  # the control as it is written, and what is wrong with it ("" where nothing is)
+    'Control("c", rate(2.0))': "",
+    'Control("c", measured=rate(5.0))': "",
+    'Control("c", rate(1.0) - rate(0.5))': "",
+    'Control("c", other)': "",
+    'Control("c", 0.5)': "bare number",
+    'Control("c", -1e-3)': "bare number",
+    'Control("c", LEVEL)': "bare number",
+    'Control("c", np.zeros(3))': "bare number",
+    'Control("c", np.full(3, 0.5))': "bare number",
+    'Control("c", [0.0, 1.0])': "bare number",
+    'Control("c", 1.001 * predicted)': "result itself",
+    'Control("c", predicted + 1e-3)': "result itself",
+    'Control("c", -predicted)': "result itself",
+    'Control("c", 1 / predicted)': "result itself",
+    'Control("c", 2 * rate(1.0))': "result itself",
+    'Control("c", wrong)': "result itself",
+    'Control("c", measured=0.9 * measured)': "result itself",
+    'Control("c", np.asarray(predicted) * 2)': "result itself",
+    'Control("c", predicted[::-1])': "result itself",
+    'Control("c", predicted.T + 1e-3)': "result itself",
+}
+
+
+@pytest.mark.parametrize(("control", "fault"), BODIES.items())
+def test_a_control_that_measures_nothing_again_is_seen_in_the_text(tmp_path, control, fault):
+    source = f"""
+        import numpy as np
+        from attnflow.claims import Control, equal
+        from tests.claims.test_control import law, rate
+        LEVEL = 0.5
+
+        def measure(study):
+            predicted = rate(1.0)
+            measured = rate(3.0)
+            other = rate(7.0)
+            wrong = 1.5 * predicted
+            return equal(predicted=predicted, measured=measured, control={control})
+    """
+    found = made_from_the_result(_imported(tmp_path, source).measure)
+    assert (fault in found) if fault else found == ""
+
+
+def test_a_helper_of_the_same_module_is_read_too(tmp_path):
+    source = """
+        from attnflow.claims import Control, equal
+
+        def measure(study):
+            return helper(1.0)
+
+        def helper(x):
+            return equal(predicted=x, measured=x, control=Control("c", 1.01 * x))
+    """
+    assert "result itself" in made_from_the_result(_imported(tmp_path, source).measure)
+
+
+def _imported(folder: Path, source: str):
+    import importlib.util
+
+    path = folder / f"claims_{abs(hash(source))}.py"
+    path.write_text(textwrap.dedent(source))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+RESULT = np.array([[1.0, 2.0], [3.0, 5.0]])
+
+
+@pytest.mark.parametrize("copy", [1.001 * RESULT, 2.5 / RESULT, RESULT.T + 1e-3])
+def test_an_array_that_is_the_result_in_disguise_is_refused(copy):
+    with pytest.raises(InputError, match="is the result"):
+        equal(predicted=RESULT, measured=RESULT, control=Control("c", copy))
+
+
+@pytest.mark.parametrize("other", [RESULT.T, 4 * RESULT, RESULT**2])
+def test_another_formula_is_none(other):
+    found = equal(predicted=RESULT, measured=RESULT, control=Control("c", other))
+    assert found.control is not None
+    assert found.control.flips
+
+
+# --- Measured once.
+
+
+class Study:
+    def __init__(self, config):
+        self.config = config
+
+
+def test_what_is_measured_once_is_shared_by_config_and_arguments():
+    calls = []
+
+    @once
+    def measured(study, scale, *, power=1):
+        calls.append((study.config, scale, power))
+        return study.config * scale**power
+
+    assert [measured(Study(2), 3) for _ in range(2)] == [6, 6]  # two studies of one config
+    assert measured(Study(2), 4) == 8
+    assert measured(Study(5), 3, power=2) == 45
+    assert len(calls) == 3
+    with opinion.asking(opinion.TIGHTER):
+        measured(Study(2), 3)
+    assert len(calls) == 4  # another opinion is another measurement
+
+
+def test_the_solves_behind_a_shared_result_count_for_everyone():
+    @once
+    def solved(study):
+        opinion.rests_on(2)
+        return 1.0
+
+    counts = []
+    for _ in range(2):
+        with opinion.counting() as solves:
+            solved(Study("solves"))
+        counts.append(solves[0])
+    assert counts == [2, 2]
+
+
+SHARING = """
+import sys, time
+from pathlib import Path
+from attnflow.claims import once
+from attnflow.claims.once import sharing
+
+@once
+def slow(study, kind):
+    with open(sys.argv[2], "a") as file:
+        file.write("x")
+    time.sleep(0.5)
+    return (lambda: 7) if kind == "closure" else [1.5, "seven"]
+
+class Study:
+    config = 1
+
+with sharing(Path(sys.argv[1])):
+    found = slow(Study(), sys.argv[3])
+print(found if sys.argv[3] != "closure" else found())
+"""
+
+
+@pytest.mark.parametrize(("kind", "calls"), [("list", 1), ("closure", 2)])
+def test_processes_hand_each_other_what_they_measured(tmp_path, kind, calls):
+    script, count = tmp_path / "share.py", tmp_path / "count"
+    script.write_text(SHARING)
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    words = [sys.executable, str(script), str(folder), str(count), kind]
+    both = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    told = [process.communicate(timeout=60)[0] for process in both]
+    assert told[0] == told[1]
+    assert len(count.read_text()) == calls  # what cannot be handed over everyone computes
+
+
+def test_nobody_waits_for_a_process_that_is_gone(tmp_path):
+    @once
+    def lost(study):
+        return 3.0
+
+    with sharing(tmp_path):
+        lost(Study("first"))
+        (name,) = {p.name.split(".")[0] for p in tmp_path.iterdir()}
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    for path in tmp_path.iterdir():
+        path.unlink()
+    (tmp_path / f"{name}.busy").write_text(str(gone.pid))
+    _KEPT.clear()
+    with sharing(tmp_path):
+        assert lost(Study("first")) == 3.0
+    assert os.listdir(tmp_path) == [f"{name}.busy"]
