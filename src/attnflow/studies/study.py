@@ -179,6 +179,10 @@ class Study(abc.ABC):
 
         One study per config: whoever asks again gets what was computed for it.
         """
+        known = [f.name for f in dataclasses.fields(self.config)]
+        for name in keys:
+            if name not in known:
+                raise InputError(name, f"is not a key of {self.name}; {nearest(name, known)}")
         config = dataclasses.replace(self.config, **keys)
         if config == self.config and opinion.current() == opinion.Opinion():
             return self
@@ -194,7 +198,9 @@ class Study(abc.ABC):
         if mark not in self.marks:
             raise InputError("mark", f"{mark!r} is not a mark; {nearest(mark, list(self.marks))}")
         if mark not in self._until:
-            self._until[mark] = self.solve(stops={mark: self.marks[mark]}, progress=False)
+            others = {name: each for name, each in self.marks.items() if name != mark}
+            stop = {mark: self.marks[mark]}
+            self._until[mark] = self.solve(marks=others, stops=stop, progress=False)
         opinion.rests_on()
         return self._until[mark]
 
