@@ -216,12 +216,13 @@ def check(
     return 1 if ledger.surprises else 0
 
 
-def report(run: RunName, study: Path | None = None) -> int:
+def report(run: RunName, study: Path | None = None, pdf: Flag = False) -> int:
     """Draw the figures and the page of a run again.
 
     Args:
         run: folder of a run, or its name in runs/.
         study: the Python file of a study of your own, where it has moved.
+        pdf: write every figure as PDF too.
     """
     from attnflow import walk
     from attnflow.runs import RunFolder, find_run, open_run
@@ -234,7 +235,7 @@ def report(run: RunName, study: Path | None = None) -> int:
             found = found.replace(built=built)
         for note in found.notes:
             print(f"  note       {note}")
-        print(f"report  {walk.write_report(found, folder)}")
+        print(f"report  {walk.write_report(found, folder, pdf=pdf)}")
     return 0
 
 
