@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from attnflow import studies
+from attnflow.flows.solution import Solution
 from attnflow.runs._signals import begin_worker
 from attnflow.studies import config as configs
 
@@ -29,12 +30,14 @@ if TYPE_CHECKING:
 
     from attnflow.claims import Ledger
     from attnflow.draw import Figures
-    from attnflow.flows.solution import Solution
-    from attnflow.observe.stages import Stage
+    from attnflow.linearise import SaddleTable
     from attnflow.studies.study import Study
 
 Task = Literal["claims", "figures"]
 Progress = Callable[[int, int, Any], None]
+FEW = 4
+"""So many figures are drawn by the other process in the time in which this one begins to draw."""
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -60,6 +63,7 @@ class Beside:
     def __init__(self, task: Task, study: str, config: dict[str, Any]):
         self.task = task
         self._rows: list[Any] = []
+        self._writer: threading.Thread | None = None
         self._process = subprocess.Popen(
             [sys.executable, "-m", "attnflow.beside", str(os.getpid())],
             stdin=subprocess.PIPE,
@@ -71,11 +75,22 @@ class Beside:
         self._reader.start()
         self._write((task, study, config))
 
-    def give(self, solution: Solution, stages: Sequence[Stage]) -> None:
-        """What figures are drawn from; what does not go through a pipe is drawn here."""
-        given = replace(solution, flow=None, _again={})
+    def give(self, given: Solution | SaddleTable) -> None:
+        """What figures are drawn from: first the solve, then its saddles if it has any."""
+        if self.task != "figures":
+            return
+        if isinstance(given, Solution):
+            given = replace(given, flow=None, _again={})  # functions do not go through a pipe
+        before = self._writer
+
+        def write() -> None:
+            if before is not None:
+                before.join()
+            self._write(given)
+
         # In a thread: the other process may still be loading what it needs.
-        threading.Thread(target=self._write, args=((given, stages),), daemon=True).start()
+        self._writer = threading.Thread(target=write, daemon=True)
+        self._writer.start()
 
     def ledger(self, ready: Study, progress: Progress | None = None) -> Ledger:
         """The ledger of the study: claims from the last on are measured here until both meet."""
@@ -91,7 +106,8 @@ class Beside:
     ) -> dict[str, Figure | str]:
         """These figures in the order of `drawing_order`, or their SVG: from the last on they are
         drawn `here` until both meet, and so is each that the other process could not draw."""
-        found = dict(zip(names, self._shared(names, here, lambda row: row), strict=True))
+        shared = self._shared(names, here, lambda row: row, least=FEW)
+        found = dict(zip(names, shared, strict=True))
         drawn = {name: here(name) if one is None else one for name, one in found.items()}
         return {name: one for name, one in drawn.items() if one is not None}
 
@@ -101,12 +117,17 @@ class Beside:
         here: Callable[[Item], Result],
         read: Callable[[Any], Result],
         progress: Progress | None = None,
+        least: int = 0,
     ) -> list[Result]:
-        """The result of every item, from the last on computed here until both meet."""
+        """The result of every item, from the last on computed here until both meet; all of the
+        other process where it has at most `least` to go."""
         mine: list[Result] = []
         told = progress or (lambda done, total, result: None)
         try:
-            while len(items) - 1 - len(mine) > len(self._rows) and self._reader.is_alive():
+            share = len(items) - len(self._rows) > least
+            while (
+                share and len(items) - 1 - len(mine) > len(self._rows) and self._reader.is_alive()
+            ):
                 mine.insert(0, here(items[-1 - len(mine)]))
                 told(len(mine) + len(self._rows), len(items), mine[0])
             rest = len(items) - len(mine)
@@ -176,17 +197,29 @@ def _rows(task: Task, ready: Study) -> Iterator[Any]:
     from attnflow.draw import new, styled, svg
 
     svg(styled(lambda: new()[0])())  # loads what figures need while the other process solves
-    data, stages, functions = None, [], ready.figures()
-    for name in drawing_order(functions):
-        if data is None and not getattr(functions[name], "of_config", False):
-            solution, stages = pickle.load(sys.stdin.buffer)
-            solution = replace(solution, flow=ready.flow)
-            data, ready = solution.trajectory, ready.knowing(solution=solution)
-            functions = ready.knowing(events=solution.events).figures()
-        try:
-            yield svg(functions[name](data, stages))
-        except Exception:  # the other process says why
-            yield None
+    functions: Any = ready.figures()
+    order = drawing_order(functions)
+    early = [name for name in order if getattr(functions[name], "of_config", False)]
+    for name in early:
+        yield _attempt(lambda name=name: svg(functions[name](None, [])))
+    solution = replace(pickle.load(sys.stdin.buffer), flow=ready.flow)
+    data = solution.trajectory
+    functions = ready.knowing(solution=solution, events=solution.events).figures()
+    stages = ready.stages(data)
+    for name in order[len(early) :]:
+        yield _attempt(lambda name=name: svg(functions[name](data, stages)))
+    saddles = pickle.load(sys.stdin.buffer)
+    from attnflow.report import saddles_over_loss
+
+    yield _attempt(lambda: svg(saddles_over_loss(data, stages, saddles)))
+
+
+def _attempt(draw: Callable[[], str]) -> str | None:
+    """None where it fails: the other process says why."""
+    try:
+        return draw()
+    except Exception:
+        return None
 
 
 def _main(parent: int) -> None:

@@ -50,7 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "show": show,
     }
     from attnflow.runs import stoppable
+    from attnflow.runs._signals import use_rare_collections
 
+    use_rare_collections()
     with stoppable():
         try:
             return tyro.extras.subcommand_cli_from_dict(

@@ -81,7 +81,7 @@ def run(
     if out is None:
         place, wanted = _Memory(_manifest(study, name, checked)), replace(wanted, report=False)
         with _beside(name, checked, wanted.task) as other:
-            found = _solved(build(study, checked), place, progress)
+            found = _solved(build(study, checked), place, progress, other)
             return _finished(found, place, other, wanted)
     return _on_disk(study, name, checked, out, exists, progress, wanted, wanted.task)
 
@@ -106,7 +106,7 @@ def _on_disk(
             with _beside(name, checked, "claims" if measured else None) as other:
                 return _finished(found, folder, other, wanted)
         with _beside(name, checked, task) as other:
-            found = _solved(build(study, checked), folder, progress)
+            found = _solved(build(study, checked), folder, progress, other)
             if found.finished:
                 return _finished(found, folder, other, wanted)
         _tell(wanted.say, found, "work")
@@ -198,12 +198,17 @@ def _manifest(study: str, name: str, config: Any, out: Any = None) -> dict[str, 
     )
 
 
-def _solved(ready: Study, place: RunFolder | _Memory, progress: Any) -> Run:
-    """The run of a study up to its trajectory, which is stored where it is on disk."""
+def _solved(
+    ready: Study, place: RunFolder | _Memory, progress: Any, other: beside.Beside | None
+) -> Run:
+    """The run of a study up to its trajectory, which is stored where it is on disk; the `other`
+    process may draw it then."""
     on_disk = isinstance(place, RunFolder)
     store = Store(sink=DiskSink(place), every=CHECKPOINT_STEPS) if on_disk else Store()
     with studies.telling(ready.name):
         solution = ready.solve(progress=progress, store=store)
+    if other is not None and solution.status.complete:
+        other.give(solution)
     facts = {
         "status": str(solution.status),
         "sentence": solution.sentence,
@@ -290,10 +295,7 @@ def _finished(
 def _described(
     found: Run, place: RunFolder | _Memory, say: Said, other: beside.Beside | None
 ) -> Run:
-    """The run with its stages, saddles and summary; what cannot be computed is a note.
-
-    With its stages the figures can be drawn, by the `other` process.
-    """
+    """The run with its stages, saddles and summary; what cannot be computed is a note."""
     ready, data, notes = found.built, found.trajectory, list(found.notes)
 
     def attempt(what: str, work: Callable[[], Any], otherwise: Any) -> Any:
@@ -305,11 +307,11 @@ def _described(
 
     stages = attempt("stages", lambda: ready.stages(data), []) if data.sizes["time"] > 1 else []
     found = found.replace(stages=stages)
-    if other is not None and other.task == "figures":
-        other.give(ready.solution, stages)
     _tell(say, found, "stages")
     saddles = attempt("saddles", lambda: _saddles(found), None)
     found = found.replace(saddles=saddles)
+    if other is not None and saddles:
+        other.give(saddles)
     _tell(say, found, "plateaus", "saddles")
     summary = attempt("summary", lambda: ready.summary(data, stages, saddles), {})
     parts: dict[str, Any] = {"stages.json": [s.as_dict() for s in stages]}
@@ -356,9 +358,13 @@ def _drawn(
         return found.figures, found.undrawn
     lost: list[str] = []
     functions = found.figure_functions(lost)
-    order = beside.drawing_order(functions)
-    drawn = other.figures(order, lambda name: found.draw(name, lost))
-    return {name: drawn[name] for name in functions if name in drawn}, tuple(lost)
+    order = beside.drawing_order(functions) + (["saddles"] if found.saddles else [])
+
+    def here(name: str) -> Figure | None:  # that of the saddles is drawn with the page
+        return None if name == "saddles" else found.draw(name, lost)
+
+    drawn = other.figures(order, here)
+    return {name: drawn[name] for name in (*functions, "saddles") if name in drawn}, tuple(lost)
 
 
 def _tell(say: Said, found: Run, *parts: str) -> None:

@@ -30,8 +30,8 @@ class Drawing:
 def figures(run: Run, drawn: Mapping[str, Figure | str] | None = None) -> dict[str, Figure | str]:
     """The study's figures (or those `drawn` of it), and the saddles where a ledger has some."""
     drawn = dict(run.figures if drawn is None else drawn)
-    if run.saddles is not None and len(run.saddles):
-        drawn.setdefault("saddles", saddles_over_loss(run.trajectory, run.stages, run.saddles))
+    if run.saddles and "saddles" not in drawn:
+        drawn["saddles"] = saddles_over_loss(run.trajectory, run.stages, run.saddles)
     return drawn
 
 
