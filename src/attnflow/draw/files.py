@@ -32,7 +32,7 @@ def save(figure: Figure, path: Any) -> None:
 def write_figures(figures: Mapping[str, Figure | str], folder: Path, pdf: bool = False) -> None:
     """Every figure (or SVG of one) as `NAME.svg` in a folder (made if missing).
 
-    With `pdf` figures are also written as `NAME.pdf`, which takes twice as long.
+    With `pdf` figures are also written as `NAME.pdf`, which takes longer than all the rest.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
