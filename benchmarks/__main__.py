@@ -15,6 +15,7 @@ from benchmarks._measure import machine
 from benchmarks._tables import Result, markdown, show
 
 NAMES = (
+    "waiting",
     "population_flow",
     "right_hand_side",
     "driver",

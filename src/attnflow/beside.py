@@ -1,92 +1,162 @@
-"""Claims measured by two processes: one beside this from the first claim on, this from the last.
+"""Claims measured, or figures drawn, by two processes: one beside this from the first on, this from
+the last.
 
 The other process runs `python -m attnflow.beside`, so that nobody's script is run twice. It begins
-while this one still solves, and where it fails the claims are measured here.
+while this one still solves: with the claims at once, with the figures when it is given the solve.
+What it does not do is done here.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from attnflow import studies
+from attnflow.flows.solution import Solution
 from attnflow.runs._signals import begin_worker
 from attnflow.studies import config as configs
 
 if TYPE_CHECKING:
-    from attnflow.claims import Claim, Ledger, Row
+    from matplotlib.figure import Figure
+
+    from attnflow.claims import Ledger
+    from attnflow.draw import Figures
+    from attnflow.linearise import SaddleTable
     from attnflow.studies.study import Study
 
+Task = Literal["claims", "figures"]
 Progress = Callable[[int, int, Any], None]
+FEW = 4
+"""So many figures are drawn by the other process in the time in which this one begins to draw."""
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
-def begin(study: str, config: Any) -> Beside | None:
+def begin(study: str, config: Any, task: Task = "claims") -> Beside | None:
     """The process beside, or None where there is one core, a tracer, or nothing to find it by.
 
     `ATTNFLOW_PROCESSES=1` keeps everything in one process. A debugger or a coverage tool sees all
-    that is measured for the same reason.
+    that is done for the same reason.
     """
     most = os.environ.get("ATTNFLOW_PROCESSES", "")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     several = (int(most) if most.isdigit() else cores or 1) > 1
     if not several or sys.gettrace() is not None or not studies.built_in(study):
         return None
-    return Beside(study, configs.as_dict(config))
+    return Beside(task, study, configs.as_dict(config))
 
 
 class Beside:
-    """A process that measures the claims of a study in their order, and writes a row a line."""
+    """A process that measures the claims of a study, or draws its figures, in their order, and
+    writes a line for each."""
 
-    def __init__(self, study: str, config: dict[str, Any]):
-        self._rows: list[dict[str, Any]] = []
+    def __init__(self, task: Task, study: str, config: dict[str, Any]):
+        self.task = task
+        self._rows: list[Any] = []
+        self._writer: threading.Thread | None = None
         self._process = subprocess.Popen(
             [sys.executable, "-m", "attnflow.beside", str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            text=True,
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # two processes fill two cores
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        assert self._process.stdin is not None
-        with suppress(OSError):  # one that died at once is noticed by its rows
-            self._process.stdin.write(json.dumps({"study": study, "config": config}))
-            self._process.stdin.close()
+        self._write((task, study, config))
+
+    def give(self, given: Solution | SaddleTable) -> None:
+        """What figures are drawn from: first the solve, then its saddles if it has any."""
+        if self.task != "figures":
+            return
+        if isinstance(given, Solution):
+            given = replace(given, flow=None, _again={})  # functions do not go through a pipe
+        before = self._writer
+
+        def write() -> None:
+            if before is not None:
+                before.join()
+            self._write(given)
+
+        # In a thread: the other process may still be loading what it needs.
+        self._writer = threading.Thread(target=write, daemon=True)
+        self._writer.start()
 
     def ledger(self, ready: Study, progress: Progress | None = None) -> Ledger:
         """The ledger of the study: claims from the last on are measured here until both meet."""
         from attnflow.claims import Ledger, Row
 
-        claims = list(ready.claims())
-        mine: list[Row] = []
+        def here(each: Any) -> Row:
+            return Ledger.check([each], ready)[0]
+
+        return Ledger(tuple(self._shared(list(ready.claims()), here, Row.from_dict, progress)))
+
+    def figures(
+        self, names: Sequence[str], here: Callable[[str], Figure | None]
+    ) -> dict[str, Figure | str]:
+        """These figures in the order of `drawing_order`, or their SVG: from the last on they are
+        drawn `here` until both meet, and so is each that the other process could not draw."""
+        shared = self._shared(names, here, lambda row: row, least=FEW)
+        found = dict(zip(names, shared, strict=True))
+        drawn = {name: here(name) if one is None else one for name, one in found.items()}
+        return {name: one for name, one in drawn.items() if one is not None}
+
+    def _shared(
+        self,
+        items: Sequence[Item],
+        here: Callable[[Item], Result],
+        read: Callable[[Any], Result],
+        progress: Progress | None = None,
+        least: int = 0,
+    ) -> list[Result]:
+        """The result of every item, from the last on computed here until both meet; all of the
+        other process where it has at most `least` to go."""
+        mine: list[Result] = []
+        told = progress or (lambda done, total, result: None)
         try:
-            while len(claims) - 1 - len(mine) > len(self._rows) and self._reader.is_alive():
-                mine.insert(0, _one(claims[-1 - len(mine)], ready))
-                _told(progress, len(mine) + len(self._rows), len(claims), mine[0])
-            rest = len(claims) - len(mine)
+            share = len(items) - len(self._rows) > least
+            while (
+                share and len(items) - 1 - len(mine) > len(self._rows) and self._reader.is_alive()
+            ):
+                mine.insert(0, here(items[-1 - len(mine)]))
+                told(len(mine) + len(self._rows), len(items), mine[0])
+            rest = len(items) - len(mine)
             while len(self._rows) < rest and self._reader.is_alive():
                 self._reader.join(0.05)
-            theirs = [Row.from_dict(row) for row in self._rows[:rest]]
+            theirs = [read(row) for row in self._rows[:rest]]
         finally:
             self.end()
-        for each in claims[len(theirs) : rest]:
-            theirs.append(_one(each, ready))
-            _told(progress, len(mine) + len(theirs), len(claims), theirs[-1])
-        return Ledger((*theirs, *mine))
+        for each in items[len(theirs) : rest]:
+            theirs.append(here(each))
+            told(len(mine) + len(theirs), len(items), theirs[-1])
+        return [*theirs, *mine]
 
     def end(self) -> None:
         """End the process, whether it is done or not."""
         self._process.kill()
         self._process.wait()
         self._reader.join()
+        assert self._process.stdin is not None
+        with suppress(OSError):  # of what it has not read
+            self._process.stdin.close()
+
+    def _write(self, value: Any) -> None:
+        assert self._process.stdin is not None
+        try:
+            pickle.dump(value, self._process.stdin)
+            self._process.stdin.flush()
+        except Exception:  # one that died at once, or waits in vain, gives no rows
+            self._process.kill()
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -111,31 +181,55 @@ def use_compilation_cache() -> None:
             os.environ[name.upper()] = str(value)
 
 
-def _one(each: Claim, ready: Study) -> Row:
-    from attnflow.claims import Ledger
+def drawing_order(figures: Figures) -> list[str]:
+    """Names of figures in the order in which they are drawn: first those of the config alone."""
+    return sorted(figures, key=lambda name: not getattr(figures[name], "of_config", False))
 
-    return Ledger.check([each], ready)[0]
+
+def _rows(task: Task, ready: Study) -> Iterator[Any]:
+    """A value that is written as JSON for each claim or figure of a study."""
+    if task == "claims":
+        from attnflow.claims import Ledger
+
+        for each in ready.claims():
+            yield Ledger.check([each], ready)[0].to_dict()
+        return
+    from attnflow.draw import new, styled, svg
+
+    svg(styled(lambda: new()[0])())  # loads what figures need while the other process solves
+    functions: Any = ready.figures()
+    order = drawing_order(functions)
+    early = [name for name in order if getattr(functions[name], "of_config", False)]
+    for name in early:
+        yield _attempt(lambda name=name: svg(functions[name](None, [])))
+    solution = replace(pickle.load(sys.stdin.buffer), flow=ready.flow)
+    data = solution.trajectory
+    functions = ready.knowing(solution=solution, events=solution.events).figures()
+    stages = ready.stages(data)
+    for name in order[len(early) :]:
+        yield _attempt(lambda name=name: svg(functions[name](data, stages)))
+    saddles = pickle.load(sys.stdin.buffer)
+    from attnflow.report import saddles_over_loss
+
+    yield _attempt(lambda: svg(saddles_over_loss(data, stages, saddles)))
 
 
-def _told(progress: Progress | None, done: int, total: int, row: Any) -> None:
-    if progress is not None:
-        progress(done, total, row)
+def _attempt(draw: Callable[[], str]) -> str | None:
+    """None where it fails: the other process says why."""
+    try:
+        return draw()
+    except Exception:
+        return None
 
 
 def _main(parent: int) -> None:
-    from attnflow.claims import Ledger
-
-    given = json.load(sys.stdin)
+    task, study, config = pickle.load(sys.stdin.buffer)
     begin_worker(parent)
     use_compilation_cache()
     rows, sys.stdout = sys.stdout, sys.stderr  # what a claim prints is not a row
-    ready = studies.build(given["study"], given["config"])
-
-    def write(done: int, total: int, row: Row) -> None:
-        rows.write(json.dumps(row.to_dict(), allow_nan=False) + "\n")
+    for row in _rows(task, studies.build(study, config)):
+        rows.write(json.dumps(row, allow_nan=False) + "\n")
         rows.flush()
-
-    Ledger.check(ready.claims(), ready, write)
 
 
 if __name__ == "__main__":

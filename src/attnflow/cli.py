@@ -50,7 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "show": show,
     }
     from attnflow.runs import stoppable
+    from attnflow.runs._signals import use_rare_collections
 
+    use_rare_collections()
     with stoppable():
         try:
             return tyro.extras.subcommand_cli_from_dict(
@@ -216,12 +218,13 @@ def check(
     return 1 if ledger.surprises else 0
 
 
-def report(run: RunName, study: Path | None = None) -> int:
+def report(run: RunName, study: Path | None = None, pdf: Flag = False) -> int:
     """Draw the figures and the page of a run again.
 
     Args:
         run: folder of a run, or its name in runs/.
         study: the Python file of a study of your own, where it has moved.
+        pdf: write every figure as PDF too.
     """
     from attnflow import walk
     from attnflow.runs import RunFolder, find_run, open_run
@@ -234,7 +237,7 @@ def report(run: RunName, study: Path | None = None) -> int:
             found = found.replace(built=built)
         for note in found.notes:
             print(f"  note       {note}")
-        print(f"report  {walk.write_report(found, folder)}")
+        print(f"report  {walk.write_report(found, folder, pdf=pdf)}")
     return 0
 
 

@@ -12,6 +12,7 @@ import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,8 @@ from attnflow.studies import build
 from attnflow.studies import config as configs
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from attnflow.claims import Ledger
     from attnflow.flows.solution import Solution
     from attnflow.studies.study import Study
@@ -74,25 +77,40 @@ def run(
     parameters also gets its saddle ledger.
     """
     name, checked = studies.configured(study, config, **keys)
-    say = say or (lambda step, words, passing=False: None)
+    wanted = _Wanted(claims, report, say or (lambda step, words, passing=False: None))
     if out is None:
-        place = _Memory(_manifest(study, name, checked))
-        with _ledger_of(name, checked, claims) as ledger:
-            found = _solved(build(study, checked), place, progress)
-            return _finished(found, place, ledger, False, say)
+        place, wanted = _Memory(_manifest(study, name, checked)), replace(wanted, report=False)
+        with _beside(name, checked, wanted.task) as other:
+            found = _solved(build(study, checked), place, progress, other)
+            return _finished(found, place, other, wanted)
+    return _on_disk(study, name, checked, out, exists, progress, wanted, wanted.task)
+
+
+def _on_disk(
+    study: str,
+    name: str,
+    checked: Any,
+    out: str | os.PathLike[str],
+    exists: Exists,
+    progress: Any,
+    wanted: _Wanted,
+    task: beside.Task | None,
+) -> Run:
+    """A run in a folder; `task` is what is done by a process beside, if anything."""
     manifest = _manifest(study, name, checked, out)
     with stoppable(), RunFolder.create(out, manifest, exists) as folder:
         if folder.finished:
             found = open_run(folder.path)
-            say("opened", f"a finished run of {found.manifest['created']}, not run again")
-            with _ledger_of(name, checked, claims and found.claims is None) as ledger:
-                return _finished(found, folder, ledger, report, say)
-        with _ledger_of(name, checked, claims) as ledger:
-            found = _solved(build(study, checked), folder, progress)
+            wanted.say("opened", f"a finished run of {found.manifest['created']}, not run again")
+            measured = wanted.claims and found.claims is None
+            with _beside(name, checked, "claims" if measured else None) as other:
+                return _finished(found, folder, other, wanted)
+        with _beside(name, checked, task) as other:
+            found = _solved(build(study, checked), folder, progress, other)
             if found.finished:
-                return _finished(found, folder, ledger, report, say)
-        _tell(say, found, "work")
-        if report and found.status != "interrupted":
+                return _finished(found, folder, other, wanted)
+        _tell(wanted.say, found, "work")
+        if wanted.report and found.status != "interrupted":
             write_report(found, folder)
         return found
 
@@ -101,18 +119,18 @@ def check(study: str, config: Any = None, *, progress: Any = None, **keys: Any) 
     """Measure every claim of a study: the ledger, with `surprises` where a verdict is not the
     expected one."""
     name, checked = studies.configured(study, config, **keys)
-    with _ledger_of(name, checked) as ledger:
-        assert ledger is not None
-        return ledger(build(study, checked), progress)
+    with _beside(name, checked, "claims") as other:
+        return _measured(build(study, checked), other, progress)
 
 
-def write_report(found: Run, folder: RunFolder, drawn: Any = None) -> Path:
-    """Figures (SVG and PDF) and the page of a run; `drawn` are its figures where they are made."""
+def write_report(found: Run, folder: RunFolder, drawn: Any = None, pdf: bool = False) -> Path:
+    """Figures and the page of a run; `drawn` are the study's figures, or their SVG, where they
+    are made. With `pdf` the figures are also written as PDF."""
     from attnflow import report
 
-    drawn = report.figures(found) if drawn is None else drawn
+    drawn = report.figures(found, drawn)
     parts = {
-        "figures": lambda path: report.write_figures(drawn, path),
+        "figures": lambda path: report.write_figures(drawn, path, pdf),
         "report.html": report.page(found, drawn),
     }
     folder.store(parts)
@@ -180,12 +198,17 @@ def _manifest(study: str, name: str, config: Any, out: Any = None) -> dict[str, 
     )
 
 
-def _solved(ready: Study, place: RunFolder | _Memory, progress: Any) -> Run:
-    """The run of a study up to its trajectory, which is stored where it is on disk."""
+def _solved(
+    ready: Study, place: RunFolder | _Memory, progress: Any, other: beside.Beside | None
+) -> Run:
+    """The run of a study up to its trajectory, which is stored where it is on disk; the `other`
+    process may draw it then."""
     on_disk = isinstance(place, RunFolder)
     store = Store(sink=DiskSink(place), every=CHECKPOINT_STEPS) if on_disk else Store()
     with studies.telling(ready.name):
         solution = ready.solve(progress=progress, store=store)
+    if other is not None and solution.status.complete:
+        other.give(solution)
     facts = {
         "status": str(solution.status),
         "sentence": solution.sentence,
@@ -218,35 +241,49 @@ class _Memory:
         self.manifest = {**self.manifest, **fields}
 
 
+@dataclass(frozen=True)
+class _Wanted:
+    """What is made of a solve, and who is told."""
+
+    claims: bool
+    report: bool
+    say: Said
+
+    @property
+    def task(self) -> beside.Task | None:
+        """What a process beside this one does: the longest part."""
+        return "claims" if self.claims else "figures" if self.report else None
+
+
 def _finished(
-    found: Run,
-    place: RunFolder | _Memory,
-    ledger: Callable[..., Ledger] | None,
-    report: bool,
-    say: Said,
+    found: Run, place: RunFolder | _Memory, other: beside.Beside | None, wanted: _Wanted
 ) -> Run:
     """What follows a solve that is done: each part is made where it is not there yet, and said."""
-    there = {name.split("/")[0] for name in place.manifest["files"]}
+    say, there = wanted.say, {name.split("/")[0] for name in place.manifest["files"]}
+    measure = wanted.claims and found.claims is None
+    folder = place if wanted.report and isinstance(place, RunFolder) else None
+    if measure or not {"report.html", "figures"} <= there:
+        there.discard("report.html")
     _tell(say, found, "work")
     if "stages.json" not in there:
-        found = _described(found, place, say)
+        found = _described(found, place, say, other)
     else:
         _tell(say, found, "stages", "plateaus", "saddles")
-    folder = place if report and isinstance(place, RunFolder) else None
     drawn = None
-    if ledger is not None and found.claims is None:
-        there.discard("report.html")
-        drawn = _drawn(found) if folder else None  # while the first claims are measured beside
+    if folder is not None and "report.html" not in there:
+        drawn, lost = _drawn(found, other)  # while the first claims are measured beside
+        found = found.replace(undrawn=lost)
+    if measure:
 
         def passing(done: int, total: int, row: Any) -> None:
             say("claims", f"{done}/{total}  {row.id}", passing=True)
 
-        measured = ledger(found.built, passing)
-        found = found.replace(claims=measured)
-        place.store({"claims.json": measured.records()})
+        ledger = _measured(found.built, other, passing)
+        found = found.replace(claims=ledger)
+        place.store({"claims.json": ledger.records()})
     _tell(say, found, "claims")
     found = Run(place.manifest, place.path, **found.known)
-    if folder is not None and not {"report.html", "figures"} <= there:
+    if folder is not None and drawn is not None:
         try:
             write_report(found, folder, drawn)
         except Exception as error:  # a page must not cost the run either
@@ -255,7 +292,9 @@ def _finished(
     return found
 
 
-def _described(found: Run, place: RunFolder | _Memory, say: Said) -> Run:
+def _described(
+    found: Run, place: RunFolder | _Memory, say: Said, other: beside.Beside | None
+) -> Run:
     """The run with its stages, saddles and summary; what cannot be computed is a note."""
     ready, data, notes = found.built, found.trajectory, list(found.notes)
 
@@ -271,6 +310,8 @@ def _described(found: Run, place: RunFolder | _Memory, say: Said) -> Run:
     _tell(say, found, "stages")
     saddles = attempt("saddles", lambda: _saddles(found), None)
     found = found.replace(saddles=saddles)
+    if other is not None and saddles:
+        other.give(saddles)
     _tell(say, found, "plateaus", "saddles")
     summary = attempt("summary", lambda: ready.summary(data, stages, saddles), {})
     parts: dict[str, Any] = {"stages.json": [s.as_dict() for s in stages]}
@@ -291,33 +332,39 @@ def _saddles(found: Run) -> Any:
 
 
 @contextmanager
-def _ledger_of(
-    name: str, config: Any, wanted: bool = True
-) -> Iterator[Callable[..., Ledger] | None]:
-    """How the claims will be measured: `ledger(study, progress)`, with a process beside this one
-    that has begun already; None where they are not wanted."""
-    other = beside.begin(name, config) if wanted else None
+def _beside(name: str, config: Any, task: beside.Task | None) -> Iterator[beside.Beside | None]:
+    """A process that begins with a task beside this one; None where there is no task or core."""
+    other = beside.begin(name, config, task) if task is not None else None
     try:
-        yield (other.ledger if other else _alone) if wanted else None
+        yield other
     finally:
         if other is not None:
             other.end()
 
 
-def _alone(ready: Study, progress: Any = None) -> Ledger:
+def _measured(ready: Study, other: beside.Beside | None, progress: Any) -> Ledger:
     from attnflow.claims import Ledger
 
+    if other is not None:
+        return other.ledger(ready, progress)
     return Ledger.check(ready.claims(), ready, progress)
 
 
-def _drawn(found: Run) -> Any:
-    """The figures of a run; None where they fail, which the report then notes."""
-    from attnflow import report
+def _drawn(
+    found: Run, other: beside.Beside | None
+) -> tuple[Mapping[str, Figure | str], tuple[str, ...]]:
+    """The study's figures, or their SVG, and a sentence for each that failed."""
+    if other is None or other.task != "figures":
+        return found.figures, found.undrawn
+    lost: list[str] = []
+    functions = found.figure_functions(lost)
+    order = beside.drawing_order(functions) + (["saddles"] if found.saddles else [])
 
-    try:
-        return report.figures(found)
-    except Exception:
-        return None
+    def here(name: str) -> Figure | None:  # that of the saddles is drawn with the page
+        return None if name == "saddles" else found.draw(name, lost)
+
+    drawn = other.figures(order, here)
+    return {name: drawn[name] for name in (*functions, "saddles") if name in drawn}, tuple(lost)
 
 
 def _tell(say: Said, found: Run, *parts: str) -> None:
@@ -336,7 +383,10 @@ def _cell(study: str, folder: str, names: Mapping[str, str], overrides: Mapping)
     """One cell of an ensemble, in a process of its own."""
     use_compilation_cache()
     path = Path(folder) / names[_key(overrides)]
-    found = run(study, overrides, out=path, exists="resume", claims=False, progress=False)
+    name, checked = studies.configured(study, overrides)
+    wanted = _Wanted(claims=False, report=True, say=lambda step, words, passing=False: None)
+    # Nothing beside it: the cells fill the cores.
+    found = _on_disk(study, name, checked, path, "resume", False, wanted, None)
     told = found.as_json()
     summary = {"loss": told["loss"], **told["summary"]}
     return {**told, "summary": summary, "sentence": found.sentence}

@@ -234,7 +234,7 @@ def test_a_figure_that_fails_is_a_note_on_the_page(bare):
 
 
 def test_figures_are_written_twice_with_the_same_bytes(bare, tmp_path):
-    write_figures(bare.figures, tmp_path / "a")
+    write_figures(bare.figures, tmp_path / "a", pdf=True)
     again = {n: draw(bare.trajectory, bare.stages) for n, draw in bare.built.figures().items()}
     write_figures(again, tmp_path / "b")
     names = {p.name for p in (tmp_path / "a").iterdir()}

@@ -103,6 +103,8 @@ def test_every_figure_of_a_config_draws_with_named_axes(kind):
         alone = [a for a in figure.axes if len(figure.axes) == 1]
         assert all(a.get_xlabel() and a.get_ylabel() for a in alone), name
         assert function.__doc__.splitlines()[0].endswith("."), name
+        if getattr(function, "of_config", False):
+            assert draw.svg(function(None, [])) == draw.svg(figure), name
 
 
 def test_the_default_run_has_the_stages_that_the_figures_show():

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tolerances
-from attnflow import walk
+from attnflow import draw, walk
 from attnflow._errors import InputError
 from attnflow.flows import Every, GradientDescent, Limits, Solver, Status, Store, descend, integrate
 from attnflow.flows.sinks import joined
@@ -314,6 +314,8 @@ def test_every_figure_draws_with_named_axes(keys):
         labels = [a.get_xlabel() for a in figure.axes] + [a.get_ylabel() for a in figure.axes]
         assert any(labels), name
         assert all("(" in label for label in labels if label), (name, labels)
+        if getattr(function, "of_config", False):
+            assert draw.svg(function(None, [])) == draw.svg(figure), name
     wanted = {"losses", "neurons", "scores", "attention-maps", "share", "margin"}
     assert wanted <= set(found.built.figures())
 

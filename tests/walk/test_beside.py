@@ -1,4 +1,4 @@
-"""Claims measured by two processes: the same ledger, and nothing is lost where one of them dies."""
+"""Claims and figures of two processes: those of one, and nothing is lost where one of them dies."""
 
 from __future__ import annotations
 
@@ -66,10 +66,61 @@ def test_one_process_where_one_is_asked_for_or_the_study_is_ones_own(monkeypatch
 
 
 def test_a_run_that_fails_leaves_no_process(two, monkeypatch) -> None:
-    begun = []
-    begin = beside.begin
-    monkeypatch.setattr(beside, "begin", lambda *a: begun.append(begin(*a)) or begun[-1])
+    others = begun(monkeypatch)
     monkeypatch.setattr(walk, "_solved", lambda *a: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         walk.run(STUDY, progress=False)
-    assert begun[0]._process.poll() is not None
+    assert others[0]._process.poll() is not None
+
+
+SHORT = {"until": 60.0, "dim": 4}
+
+
+def begun(monkeypatch) -> list[beside.Beside]:
+    """The processes beside that are begun from now on."""
+    found: list[beside.Beside] = []
+    begin = beside.begin
+
+    def noted(*given):
+        other = begin(*given)
+        found.extend([] if other is None else [other])
+        return other
+
+    monkeypatch.setattr(beside, "begin", noted)
+    return found
+
+
+def drawn(folder) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (folder / "figures").iterdir()}
+
+
+@pytest.mark.slow
+def test_figures_of_two_processes_are_those_of_one(two, monkeypatch, tmp_path) -> None:
+    others = begun(monkeypatch)
+    monkeypatch.setattr(beside, "FEW", 100)  # all by the other process
+    given = {"claims": False, "progress": False, **SHORT}
+    found = walk.run("focus-dilution", out=tmp_path / "two", **given)
+    monkeypatch.setenv("ATTNFLOW_PROCESSES", "1")
+    walk.run("focus-dilution", out=tmp_path / "one", **given)
+    (other,) = others
+    assert all(isinstance(row, str) for row in other._rows)
+    assert len(other._rows) == len(found.built.figures()) + 1  # and that of the saddles
+    assert drawn(tmp_path / "two") == drawn(tmp_path / "one")
+    assert other._process.poll() is not None
+
+
+@pytest.mark.slow
+def test_figures_that_the_other_process_does_not_draw_are_drawn_here(
+    two, monkeypatch, tmp_path
+) -> None:
+    others = begun(monkeypatch)
+    solved = walk._solved
+
+    def killing(*given):
+        os.kill(others[0]._process.pid, signal.SIGKILL)
+        return solved(*given)
+
+    monkeypatch.setattr(walk, "_solved", killing)
+    found = walk.run("focus-dilution", out=tmp_path / "r", claims=False, progress=False, **SHORT)
+    assert set(drawn(tmp_path / "r")) == {f"{n}.svg" for n in (*found.built.figures(), "saddles")}
+    assert not found.undrawn

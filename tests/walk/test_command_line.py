@@ -179,14 +179,14 @@ def test_one_failing_cell_is_a_status(tmp_path: Path, monkeypatch) -> None:
 
     from attnflow import walk
 
-    real = walk.run
+    real = walk._on_disk
 
-    def sometimes(study, config, **options):
-        if config["seed"] == 1:
+    def sometimes(study, name, config, *options):
+        if config.seed == 1:
             raise RuntimeError("this one fails")
-        return real(study, config, **options)
+        return real(study, name, config, *options)
 
-    monkeypatch.setattr(walk, "run", sometimes)
+    monkeypatch.setattr(walk, "_on_disk", sometimes)
     monkeypatch.setattr(walk, "use_compilation_cache", lambda: None)
     with ThreadPoolExecutor(1) as pool:
         found = walk.ensemble(

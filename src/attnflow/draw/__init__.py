@@ -8,7 +8,7 @@ the first figure is drawn.
 
 from attnflow.draw.bands import TIME, numbered, timeline
 from attnflow.draw.curves import MOST_NAMED, Look, curve, thinned, token, tokens
-from attnflow.draw.files import caption, save, svg_text, write_figures
+from attnflow.draw.files import caption, save, svg, svg_text, write_figures
 from attnflow.draw.plots import Panel, each, heat, note, over_time, plain, star, ticks
 from attnflow.draw.scales import log_scale, log_y, plain_log_ticks
 from attnflow.draw.style import (
@@ -21,6 +21,7 @@ from attnflow.draw.style import (
     bound,
     legend,
     new,
+    of_config,
     style,
     styled,
     title,
@@ -50,6 +51,7 @@ __all__ = [
     "new",
     "note",
     "numbered",
+    "of_config",
     "over_seeds",
     "over_time",
     "plain",
@@ -58,6 +60,7 @@ __all__ = [
     "star",
     "style",
     "styled",
+    "svg",
     "svg_text",
     "thinned",
     "ticks",

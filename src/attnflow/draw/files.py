@@ -21,7 +21,7 @@ def save(figure: Figure, path: Any) -> None:
     """Write a figure in our style; the ending decides the format."""
     kind = str(path).rsplit(".", 1)[-1]
     if kind == "svg":
-        Path(path).write_text(_svg(figure), encoding="utf-8")
+        Path(path).write_text(svg(figure), encoding="utf-8")
         return
     with style(layout=False):
         figure.savefig(
@@ -29,13 +29,17 @@ def save(figure: Figure, path: Any) -> None:
         )
 
 
-def write_figures(figures: Mapping[str, Figure], folder: Path) -> None:
-    """Every figure as `NAME.svg` and `NAME.pdf` in a folder (made if missing)."""
+def write_figures(figures: Mapping[str, Figure | str], folder: Path, pdf: bool = False) -> None:
+    """Every figure (or SVG of one) as `NAME.svg` in a folder (made if missing).
+
+    With `pdf` figures are also written as `NAME.pdf`, which takes longer than all the rest.
+    """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for name, figure in figures.items():
-        for kind in ("svg", "pdf"):
-            save(figure, folder / f"{name}.{kind}")
+        (folder / f"{name}.svg").write_text(svg(figure), encoding="utf-8")
+        if pdf and not isinstance(figure, str):
+            save(figure, folder / f"{name}.pdf")
 
 
 def caption(name: str, function: Callable[..., Any] | None) -> str:
@@ -47,8 +51,13 @@ def caption(name: str, function: Callable[..., Any] | None) -> str:
     return lines[0].strip() if lines else name.replace("-", " ").replace("_", " ").capitalize()
 
 
-def _svg(figure: Figure) -> str:
-    """The figure as an SVG file. Kept with it: a run writes it to disk and into its page."""
+def svg(figure: Figure | str) -> str:
+    """The figure as an SVG file. Kept with it: a run writes it to disk and into its page.
+
+    Text is an SVG file already, of a figure that another process drew.
+    """
+    if isinstance(figure, str):
+        return figure
     kept: str | None = vars(figure).get("_attnflow_svg")
     if kept is None:
         buffer = io.StringIO()
@@ -58,13 +67,13 @@ def _svg(figure: Figure) -> str:
     return kept
 
 
-def svg_text(figure: Figure, prefix: str = "", label: str = "") -> str:
+def svg_text(figure: Figure | str, prefix: str = "", label: str = "") -> str:
     """The figure as an `<svg>` element to put into a page: as wide as its place, with a label.
 
     `prefix` goes before every id inside, so that several figures live in one page; the element's
     own id is `prefix` + "svg", and its style sheet is confined to it.
     """
-    text = _svg(figure)
+    text = svg(figure)
     text = text[text.index("<svg") :].strip()
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
     # Nothing refers to a picture, and two equal ones would share an id.

@@ -86,6 +86,15 @@ def styled(function: Callable[P, Figure]) -> Callable[P, Figure]:
     return draw
 
 
+def of_config(function: Callable[P, Figure]) -> Callable[P, Figure]:
+    """Mark a figure function that looks at its study alone, not at the trajectory or the stages.
+
+    Such a figure may be drawn while the solve is still going on.
+    """
+    vars(function)["of_config"] = True  # goes through `styled` and `bound`
+    return function
+
+
 def bound(function: Callable[..., Figure], **fixed: Any) -> Callable[..., Figure]:
     """A figure function with some arguments fixed; it keeps its name and its docstring."""
     part = functools.partial(function, **fixed)

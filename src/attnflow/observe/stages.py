@@ -77,23 +77,42 @@ def plateaus(
     A stretch that the loss does not leave is none either: at a minimum the speed is the solver's
     noise. A flow that never waits has no plateau: an empty list is "no separation".
     """
-    from scipy.signal import find_peaks
-
     good = np.isfinite(speed) & (speed > 0)
     t, log, level = time[good], np.log10(speed[good]), loss[good]
     if len(t) < 5:
         return []
     pad = int(start)
     depth = np.concatenate([np.full(pad, -log.max() - 1.0), -log])
-    peaks, found = find_peaks(depth, prominence=prominence)
-    peaks = peaks - pad
-    bases = (np.maximum(found[side] - pad, 0) for side in ("left_bases", "right_bases"))
     result = []
-    for i, height, left, right in zip(peaks, found["prominences"], *bases, strict=True):
+    for peak, height, *bases in _peaks(depth, prominence):
+        i, (left, right) = peak - pad, (max(base - pad, 0) for base in bases)
         if level[i] - level[i:].min() < NOISE * (level.max() - level.min()):
             continue
-        result.append(_plateau(t, log, level, i, height, int(left), int(right)))
+        result.append(_plateau(t, log, level, i, height, left, right))
     return result + (_last(t, log, level, result, prominence) if end else [])
+
+
+def _peaks(x: Series, prominence: float) -> list[tuple[int, float, int, int]]:
+    """Maxima of at least this prominence: index, prominence, and the lowest indices beside them.
+
+    As `scipy.signal.find_peaks`, whose room takes half a second to load.
+    """
+    ends = np.flatnonzero(np.diff(x))  # of runs of equal values, but for the last run
+    first, last = np.append(0, ends + 1), np.append(ends, len(x) - 1)
+    rises = np.diff(x[first]) > 0
+    found = []
+    for k in 1 + np.flatnonzero(rises[:-1] & ~rises[1:]):
+        i = int(first[k] + last[k]) // 2
+        higher = np.flatnonzero(x > x[i])
+        split = np.searchsorted(higher, i)
+        low = higher[split - 1] + 1 if split > 0 else 0
+        high = higher[split] if split < len(higher) else len(x)
+        left = i - int(np.argmin(x[low : i + 1][::-1]))
+        right = i + int(np.argmin(x[i:high]))
+        height = float(x[i] - max(x[left], x[right]))
+        if height >= prominence:
+            found.append((i, height, left, right))
+    return found
 
 
 def _plateau(

@@ -1,8 +1,7 @@
 """Figures and one self-contained HTML page per run: no network request, readable on paper.
 
 `page` is a run's report, `ensemble_page` a sweep's; `figures` are those of a run's page, and
-`write_figures` puts them beside it as SVG and PDF. `saddles_over_loss` is the figure of a saddle
-ledger.
+`write_figures` puts them beside it. `saddles_over_loss` is the figure of a saddle ledger.
 """
 
 from attnflow.draw import write_figures

@@ -27,21 +27,22 @@ class Drawing:
     svg: Markup
 
 
-def figures(run: Run) -> dict[str, Figure]:
-    """The study's figures, and the saddles of a run that has a ledger of them."""
-    drawn = dict(run.figures)
-    if run.saddles is not None and len(run.saddles):
-        drawn.setdefault("saddles", saddles_over_loss(run.trajectory, run.stages, run.saddles))
+def figures(run: Run, drawn: Mapping[str, Figure | str] | None = None) -> dict[str, Figure | str]:
+    """The study's figures (or those `drawn` of it), and the saddles where a ledger has some."""
+    drawn = dict(run.figures if drawn is None else drawn)
+    if run.saddles and "saddles" not in drawn:
+        drawn["saddles"] = saddles_over_loss(run.trajectory, run.stages, run.saddles)
     return drawn
 
 
-def drawings(run: Run, drawn: Mapping[str, Figure]) -> list[Drawing]:
-    """Figures of a run with their captions."""
-    functions = {"saddles": saddles_over_loss, **(run.built.figures() if run.figures else {})}
+def drawings(run: Run, drawn: Mapping[str, Figure | str]) -> list[Drawing]:
+    """Figures of a run (or their SVG) with their captions."""
+    own = run.built.figures() if set(drawn) - {"saddles"} else {}
+    functions = {"saddles": saddles_over_loss, **own}
     return [drawing(name, figure, caption(name, functions[name])) for name, figure in drawn.items()]
 
 
-def drawing(name: str, figure: Figure, words: str, prefix: str | None = None) -> Drawing:
+def drawing(name: str, figure: Figure | str, words: str, prefix: str | None = None) -> Drawing:
     """One figure ready for a page; the ids inside begin with `prefix`."""
     prefix = f"fig-{slug(name)}-" if prefix is None else prefix
     return Drawing(name, words, Markup(svg_text(figure, prefix, words)))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from attnflow.runs import Run
 
 
-def page(run: Run, drawn: Mapping[str, Figure] | None = None) -> str:
+def page(run: Run, drawn: Mapping[str, Figure | str] | None = None) -> str:
     """One self-contained HTML page about a run; `drawn` are its figures, if they are known."""
     study, manifest = run.built, run.manifest
     claims = None if run.claims is None else claim_rows(run.claims, study.citation)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from attnflow.claims import Ledger
+    from attnflow.draw import Figures
     from attnflow.flows.sinks import Event
     from attnflow.linearise import SaddleTable
     from attnflow.observe.stages import Plateau, Stage
@@ -196,18 +197,25 @@ class Run:
 
     @cached_property
     def _drawn(self) -> tuple[dict[str, Figure], tuple[str, ...]]:
-        drawn: dict[str, Figure] = {}
-        lost = []
+        lost: list[str] = []
+        drawn = {name: self.draw(name, lost) for name in self.figure_functions(lost)}
+        return {name: one for name, one in drawn.items() if one is not None}, tuple(lost)
+
+    def figure_functions(self, lost: list[str]) -> Figures:
+        """The study's figure functions; none where that fails, with a sentence added to `lost`."""
         try:
-            functions = self.built.figures()
+            return self.built.figures()
         except Exception as error:
-            return {}, (f"the figures were not drawn: {studies.told(error)}",)
-        for name, draw in functions.items():
-            try:
-                drawn[name] = draw(self.trajectory, self.stages)
-            except Exception as error:
-                lost.append(f"the figure {name} was not drawn: {studies.told(error)}")
-        return drawn, tuple(lost)
+            lost.append(f"the figures were not drawn: {studies.told(error)}")
+            return {}
+
+    def draw(self, name: str, lost: list[str]) -> Figure | None:
+        """One of the study's figures; None where it fails, with a sentence added to `lost`."""
+        try:
+            return self.built.figures()[name](self.trajectory, self.stages)
+        except Exception as error:
+            lost.append(f"the figure {name} was not drawn: {studies.told(error)}")
+            return None
 
     def as_json(self) -> dict[str, Any]:
         """The object that `run --json` prints."""

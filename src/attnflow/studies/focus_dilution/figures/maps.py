@@ -35,6 +35,7 @@ LENGTHS = (5, 10, 20, 40, 80, 160)
 
 
 @draw.styled
+@draw.of_config
 def instability(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> Figure:
     """Where equally rare tokens part within rank one although the data treat them alike.
 
@@ -131,6 +132,7 @@ def calibrated(study: FocusDilution) -> tuple[float, float] | None:
 
 
 @draw.styled
+@draw.of_config
 def length(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> Figure:
     """How far a context of s tokens is from the limit of long ones: it leans to its last token.
 

@@ -26,6 +26,7 @@ MOST_BARS = 8
 
 
 @draw.styled
+@draw.of_config
 def setting(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> Figure:
     """The law π, the transition matrix, and the groups S_k by last token (Fig. 1, left)."""
     chain, contexts = study.chain, law.training(study.config)

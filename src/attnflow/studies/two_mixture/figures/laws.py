@@ -24,6 +24,7 @@ DRAWS = range(6)
 
 
 @draw.styled
+@draw.of_config
 def attention_only(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> Figure:
     """Training only the attention with Gaussian neurons, and with aligned ones (Fig. 3)."""
     figure, axes = draw.new()
@@ -45,6 +46,7 @@ def attention_only(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> 
 
 
 @draw.styled
+@draw.of_config
 def more_groups(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> Figure:
     """Conflicting loss and score of one's own group for K = 3, 4 and 8 (Fig. 5 to 7)."""
     figure, (top, below) = draw.new(2, 1, height=5.0)
@@ -68,6 +70,7 @@ def more_groups(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> Fig
 
 
 @draw.styled
+@draw.of_config
 def stage_two(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> Figure:
     """Length of stage 2 against log 1/omega, beside the predicted slope 9 (K-1)/gamma."""
     figure, axes = draw.new()
@@ -94,6 +97,7 @@ def stage_two(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> Figur
 
 
 @draw.styled
+@draw.of_config
 def stage_three(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> Figure:
     """Time of stage 3 to a loss, beside 1/(loss margin^2), for several ends of stage 2."""
     figure, axes = draw.new()
@@ -121,6 +125,7 @@ def stage_three(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> Fig
 
 
 @draw.styled
+@draw.of_config
 def width(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> Figure:
     """Deviation of a finite width from the infinite one in stage 2, against 1/sqrt m."""
     from attnflow.studies.two_mixture.claims.width import deviations
@@ -142,6 +147,7 @@ def width(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> Figure:
 
 
 @draw.styled
+@draw.of_config
 def groups(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> Figure:
     """Half times of consistent and conflicting samples against the number of groups."""
     figure, axes = draw.new()
