@@ -79,7 +79,7 @@ def of_kind(entries: Iterable[Entry], kind: str) -> list[Entry]:
 
 
 def kept(entries: Iterable[Entry]) -> list[Entry]:
-    """The entries whose files are still there: of the checkpoints only the last two."""
+    """The entries whose files have to be there: of the checkpoints only the last two."""
     entries = list(entries)
     gone = {entry["file"] for entry in of_kind(entries, "checkpoint")[:-2]}
     return [entry for entry in entries if entry["file"] not in gone]
