@@ -135,7 +135,7 @@ def test_a_helper_beside_the_file_is_part_of_a_run(tmp_path: Path) -> None:
     unused.write_text("x = 2\n")
     assert walk.run(str(file), **options).manifest["created"] == first.manifest["created"]
     constants.write_text("HALF = 0.6\n")
-    with pytest.raises(InputError, match="another run: parts/constants.py has changed since"):
+    with pytest.raises(InputError, match=r"another run: parts/constants\.py has changed since"):
         walk.run(str(file), **options)
     again = walk.run(str(file), **{**options, "exists": "overwrite"})
     losses = [run.trajectory["loss"].values[0] for run in (first, again)]
