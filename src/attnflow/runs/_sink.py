@@ -131,7 +131,7 @@ def _intact(
     A damaged shape or segment ends them; older checkpoints are gone anyway.
     """
     end, last, wrong = 0, None, ""
-    for entry in _journal.kept(entries):
+    for entry in _journal.kept(path, entries):
         try:
             if entry["kind"] == "checkpoint":
                 last, end = _journal.read_checkpoint(path, entry), entries.index(entry) + 1
