@@ -179,7 +179,7 @@ def test_an_ensemble_reports_spreads_and_slopes(tmp_path: Path, capsys) -> None:
     value = json.loads(capsys.readouterr().out)
     assert len(value["cells"]) == 6
     assert all(cell["status"] == "done" for cell in value["cells"])
-    assert {row["name"] for row in value["slopes"]} == {"rows"}
+    assert {row["name"] for row in value["slopes"]} == {"loss", "rows"}
     assert (out / "report.html").exists()
     assert main(["show", str(out)]) == 0
 

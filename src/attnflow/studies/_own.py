@@ -93,7 +93,7 @@ def beside(path: Path) -> dict[str, Path]:
     finder = ModuleFinder([str(folder)])
     with suppress(SyntaxError):  # told when the file is loaded
         finder.run_script(str(path))
-    files = {name: module.__file__ for name, module in sorted(finder.modules.items())}
+    files = {n: getattr(m, "__file__", None) for n, m in sorted(finder.modules.items())}
     return {n: Path(f) for n, f in files.items() if f is not None and n != "__main__"}
 
 
