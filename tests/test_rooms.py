@@ -7,6 +7,7 @@ that imports a later room hides a cycle, and a type that is only named there bel
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -94,6 +95,7 @@ def test_imports_go_downwards_only(here):
 
 
 def test_no_modules_import_each_other():
+    """Imports inside functions count; a name from a room's table is an import of its module."""
     paths = {_module(p): p for p in FILES}
     graph = {here: {*_modules(path, paths)} - {here} for here, path in paths.items()}
     assert len(list(TopologicalSorter(graph).static_order())) == len(paths)  # or a CycleError
@@ -109,6 +111,31 @@ def _modules(path: Path, known: dict[str, Path]) -> Iterator[str]:
         module = name if name in known else name.rpartition(".")[0]
         if module in known:
             yield module
+            yield _home(name, known[module], known)
+
+
+def _home(name: str, table: Path, known: dict[str, Path]) -> str:
+    """The module that a package's table has a name from, where it is loaded on first use."""
+    own = name.rpartition(".")[2]
+    found = _table(table).get(own, "") if table.name == "__init__.py" else ""
+    return found if found in known else _module(table)
+
+
+@functools.cache
+def _table(path: Path) -> dict[str, str]:
+    """Name -> module of what a package's `__init__` imports."""
+    pairs = (name.rpartition(".")[::2] for name, _ in imports(path.read_text()))
+    return {own: module for module, own in pairs}
+
+
+def test_a_name_from_a_table_leads_to_its_module():
+    known = {_module(p): p for p in FILES}
+    assert _home("attnflow.flows.Linear", ROOT / "flows/__init__.py", known) == (
+        "attnflow.flows.schedule"
+    )
+    assert _home("attnflow.flows.probes.Mark", ROOT / "flows/probes.py", known) == (
+        "attnflow.flows.probes"
+    )
 
 
 @pytest.mark.parametrize(

@@ -326,7 +326,7 @@ def rank_one_flow() -> Problem:
         return OneLayerAttention(theta.W0[order], theta.W1[:, order], theta.WQ, theta.WK)
 
     start = rank_one.state_of(draw(8, seed=6))
-    return Problem(rank_one.rank_one_flow(GROUPS), start, closed=closed, symmetries=(swapped,))
+    return Problem(population_flow(GROUPS), start, closed=closed, symmetries=(swapped,))
 
 
 @problem("full")

@@ -70,7 +70,8 @@ def calls(tree: ast.AST, wanted: set[str], inside: str = "") -> Iterator[str]:
         yield from calls(node, wanted, f"{inside}.{node.name}".lstrip(".") if named else inside)
 
 
-@pytest.fixture(params=registry().values(), ids=registry().keys())
+# Of the module: the tests of one problem follow each other, so that one worker compiles it.
+@pytest.fixture(scope="module", params=registry().values(), ids=registry().keys())
 def case(request: pytest.FixtureRequest) -> Problem:
     return request.param()
 

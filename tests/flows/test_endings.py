@@ -108,7 +108,8 @@ def test_a_solve_far_into_logarithmic_time_is_no_stall():
     solution = integrate(
         population_flow(chain), start, 1e9, save=Every(10_000), limits=Limits(steps=2000)
     )
-    assert solution.status in (Status.DONE, Status.STEP_LIMIT)
+    # Over so many decades the balance may drift by more than rtol allows: it is said, and no stall.
+    assert solution.status in (Status.DONE, Status.STEP_LIMIT, Status.DRIFTED)
     assert solution.time > 1e3
 
 

@@ -71,7 +71,7 @@ def test_the_closed_form_is_minus_the_gradient(chain: MarkovChain, seed: int) ->
 @pytest.mark.parametrize("chain", [DEFAULT, MarkovChain.of([[0.9, 0.1], [0.3, 0.7]])])
 def test_complex_steps_give_the_compiled_derivatives(chain: MarkovChain) -> None:
     z = random_state(2 * chain.tokens + 2, 3)
-    state, flow = rank_one.state_of(z), rank_one.rank_one_flow(chain)
+    state, flow = rank_one.state_of(z), population_flow(chain)
     assert flow.loss(state) == pytest.approx(float(rank_one.loss(z, chain)), rel=1e-14)
     compiled = flow.bind(state).jacobian(z)
     assert np.abs(rank_one.jacobian(z, chain) - compiled).max() <= CLOSED_FORM_VS_AUTODIFF
@@ -82,36 +82,6 @@ def test_complex_steps_give_the_compiled_derivatives(chain: MarkovChain) -> None
     assert np.abs(rank_one.full_jacobian(z, chain, 3) - full).max() <= CLOSED_FORM_VS_AUTODIFF
     GM, _ = one_layer.token_gradients(state.readout, state.score, chain)
     assert np.abs(rank_one.readout_gradient(z, chain) - GM).max() <= IDENTITY
-
-
-@given(seed=seeds, dim=st.sampled_from([1, 2, 5]))
-def test_projecting_undoes_lifting(seed: int, dim: int) -> None:
-    rng = np.random.default_rng(seed)
-    state = rank_one.state_of(rng.normal(size=8))
-    lifted = rank_one.rank_one_lift(state, *rng.normal(size=(2, dim)))
-    found = rank_one.rank_one_project(lifted)
-    assert found.distance < 1e-12
-    again = rank_one.rank_one_lift(found.state, found.alpha, found.alpha_tilde)
-    assert gap(lifted, again) < 1e-12
-
-
-def test_the_projection_is_the_nearest_point_and_says_how_far() -> None:
-    rng = np.random.default_rng(0)
-    lifted = rank_one.rank_one_lift(rank_one.state_of(rng.normal(size=8)), *rng.normal(size=(2, 4)))
-    theta = OneLayerAttention(*(w + 0.05 * rng.normal(size=w.shape) for w in arrays(lifted)))
-    found = rank_one.rank_one_project(theta)
-    norm = np.sqrt(sum(np.sum(w**2) for w in arrays(theta)))
-    noise = np.sqrt(
-        sum(np.sum((x - y) ** 2) for x, y in zip(arrays(theta), arrays(lifted), strict=True))
-    )
-    assert 0.01 < found.distance < noise / norm
-    for _ in range(20):  # no point beside it is nearer
-        a, at = (x + 0.01 * rng.normal(size=4) for x in (found.alpha, found.alpha_tilde))
-        beside = rank_one.rank_one_lift(found.state, a, at)
-        off = np.sqrt(
-            sum(np.sum((x - y) ** 2) for x, y in zip(arrays(theta), arrays(beside), strict=True))
-        )
-        assert off / norm > found.distance
 
 
 def test_it_is_an_invariant_manifold_of_the_full_flow() -> None:
@@ -176,7 +146,7 @@ def test_reduced_and_full_trajectories_are_one() -> None:
     orbits = rank_one.two_group_flow(S3)
     options = {"until": 60.0, "rtol": 1e-11, "save": [0.0], "progress": False}
     full = integrate(population_flow(S3), wide, **options).final
-    one = integrate(rank_one.rank_one_flow(S3), narrow, **options).final
+    one = integrate(population_flow(S3), narrow, **options).final
     six = integrate(orbits, orbits.project(narrow), **options).final
     assert abs(one.WQ[0, 0] - 0.05) > 0.5  # it moved: attention has grown
     assert gap(full, rank_one.rank_one_lift(one, alpha, alpha_tilde)) < SOLVED_EQUALLY

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -22,51 +24,59 @@ UNSEEN = [
 ]
 
 
-def ran(**keys):
-    return walk.run("focus-dilution", until=1200.0, claims=False, progress=False, **keys)
+@functools.cache
+def _solved(keys):
+    study = walk.build("focus-dilution", dict(keys))
+    return study, study.solve(progress=False).trajectory
+
+
+def solved(**keys):
+    """A study and its trajectory; a run would look for its saddles too."""
+    return _solved(tuple({"until": 1200.0, **keys}.items()))
+
+
+def found(**keys):
+    study, trajectory = solved(**keys)
+    return study.stages(trajectory)
 
 
 @pytest.mark.parametrize("keys", UNSEEN, ids=[str(k) for k in range(len(UNSEEN))])
 def test_the_first_cycle_comes_in_its_order(keys):
-    outcome = ran(**keys)
-    first = {s.name: s for s in outcome.stages if s.cycle == 1}
+    seen = found(**keys)
+    first = {s.name: s for s in seen if s.cycle == 1}
     times = [first[name].time for name in MAIN]
     assert times == sorted(times)
-    assert all(0 < s.confidence <= 1 and s.evidence for s in outcome.stages)
+    assert all(0 < s.confidence <= 1 and s.evidence for s in seen)
     assert times[0] < first["attention onset"].time < first["dilution"].time
     assert "retraction" in first
-    second = {s.name: s.time for s in outcome.stages if s.cycle == 2}
+    second = {s.name: s.time for s in seen if s.cycle == 2}
     assert second["condensation"] >= first["new direction"].time
     assert second["dilution"] > second["condensation"]
-    assert [s.time for s in outcome.stages] == sorted(s.time for s in outcome.stages)
+    assert [s.time for s in seen] == sorted(s.time for s in seen)
 
 
 def test_equal_tokens_split_inside_rank_one_and_unequal_ones_do_not():
-    equal = ran(pi=(0.75, 0.125, 0.125), seed=2, dim=8)
-    times = {s.name: s.time for s in equal.stages if s.cycle == 1}
+    equal = found(pi=(0.75, 0.125, 0.125), seed=2, dim=8)
+    times = {s.name: s.time for s in equal if s.cycle == 1}
     assert times["dilution"] < times["in-manifold split"] < times["new direction"]
-    assert "in-manifold split" not in {s.name for s in ran(**UNSEEN[0]).stages}
+    assert "in-manifold split" not in {s.name for s in found(**UNSEEN[0])}
 
 
 def test_stable_equal_tokens_do_not_split():
     # Here the criterion of the in-manifold instability says that equal tokens stay together.
-    stable = ran(pi=(0.8, 0.1, 0.1), lam=0.3, dim=8)
-    assert "in-manifold split" not in {s.name for s in stable.stages}
+    stable = found(pi=(0.8, 0.1, 0.1), lam=0.3, dim=8)
+    assert "in-manifold split" not in {s.name for s in stable}
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_start_that_is_too_large_is_no_separation(seed):
-    outcome = walk.run(
-        "focus-dilution", init_scale=0.3, seed=seed, until=300.0, claims=False, progress=False
-    )
-    assert outcome.stages == []
+    assert found(init_scale=0.3, seed=seed, until=300.0) == []
 
 
 def test_a_flow_without_a_wait_has_no_stages():
-    outcome = ran(seed=5, dim=8)
-    pi = outcome.built.chain.pi
-    assert stages.find(outcome.trajectory, pi, []) == []
-    assert stages.find(outcome.trajectory, pi, None)
+    study, trajectory = solved(**UNSEEN[0])
+    assert stages.find(trajectory, study.chain.pi, []) == []
+    assert stages.find(trajectory, study.chain.pi, None)
 
 
 def test_rules_hold_on_made_up_series():

@@ -32,14 +32,15 @@ def test_the_typical_length_is_the_mean_length():
     ],
 )
 def test_it_predicts_the_stages_of_runs_it_has_not_seen(keys, within):
-    outcome = walk.run("focus-dilution", until=600.0, claims=False, progress=False, **keys)
-    study = outcome.built
+    study = walk.build("focus-dilution", until=600.0, **keys)
+    data = study.solve(progress=False).trajectory  # a run would look for its saddles too
+    stages = study.stages(data)
     told = timeline.predict(study.chain, study.config.dim, study.config.scale)
-    measured = {s.name: s.time for s in outcome.stages if s.cycle == 1}
+    measured = {s.name: s.time for s in stages if s.cycle == 1}
     for name in ("focus", "dilution", "new direction"):
         assert measured[name] == pytest.approx(told.times[name], rel=within), name
-    assert told.plateaus[0]["loss"] == pytest.approx(outcome.plateaus[0].loss, abs=2e-3)
-    assert outcome.summary["timeline"]["focus"] == told.times["focus"]
+    assert told.plateaus[0]["loss"] == pytest.approx(study.plateaus(data)[0].loss, abs=2e-3)
+    assert study.summary(data, stages)["timeline"]["focus"] == told.times["focus"]
 
 
 def test_its_rates_are_the_known_ones():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
@@ -27,9 +28,14 @@ walk.run("focus-dilution", keys, out=path, exists="resume", claims=False, report
 
 
 def start(kind: str, path: Path) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, kind, str(path)], stderr=subprocess.PIPE, text=True
-    )
+    # Compiled once for all of them.
+    cache = {
+        "JAX_COMPILATION_CACHE_DIR": str(path.parent / "compiled"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+    words = [sys.executable, "-c", SCRIPT, kind, str(path)]
+    return subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=os.environ | cache)
 
 
 def finished(process: subprocess.Popen) -> None:

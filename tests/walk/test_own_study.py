@@ -120,6 +120,38 @@ def test_another_model_under_the_same_name_is_not_resumed(tmp_path: Path, capsys
     assert open_run(out).finished
 
 
+def test_a_helper_beside_the_file_is_part_of_a_run(tmp_path: Path) -> None:
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "__init__.py").write_text("from .constants import HALF\n")
+    constants, unused = tmp_path / "parts" / "constants.py", tmp_path / "unused.py"
+    constants.write_text("HALF = 0.5\n")
+    unused.write_text("x = 1\n")
+    file = written(tmp_path, "import numpy as np\n", "import numpy as np\nfrom parts import HALF\n")
+    file.write_text(file.read_text().replace("0.5 * (th", "HALF * (th"))
+    options = {"out": tmp_path / "r", "claims": False, "report": False, "progress": False}
+    first = walk.run(str(file), **options)
+    known = ["own.py", "parts/__init__.py", "parts/constants.py"]
+    assert list(first.manifest["identity"]) == known
+    unused.write_text("x = 2\n")
+    assert walk.run(str(file), **options).manifest["created"] == first.manifest["created"]
+    constants.write_text("HALF = 0.6\n")
+    with pytest.raises(InputError, match=r"another run: parts/constants\.py has changed since"):
+        walk.run(str(file), **options)
+    again = walk.run(str(file), **{**options, "exists": "overwrite"})
+    losses = [run.trajectory["loss"].values[0] for run in (first, again)]
+    assert losses[1] == pytest.approx(losses[0] * 0.6 / 0.5, rel=1e-12)  # the edited one was used
+
+
+def test_helpers_of_one_name_belong_to_their_own_study(tmp_path: Path) -> None:
+    for folder, half in ((tmp_path / "a", 0.5), (tmp_path / "b", 1.5)):
+        folder.mkdir()
+        (folder / "half.py").write_text(f"HALF = {half}\n")
+        late = "        from half import HALF\n\n        stiff = HALF"
+        file = written(folder, "        stiff = self.config.stiff", late)
+        run = walk.run(str(file), claims=False, report=False, progress=False)
+        assert run.trajectory["loss"].values[0] == pytest.approx(0.5 + 0.5 * half)
+
+
 def test_the_page_of_a_moved_run_finds_its_study(tmp_path: Path, capsys) -> None:
     there, here = tmp_path / "there", tmp_path / "here"
     there.mkdir()

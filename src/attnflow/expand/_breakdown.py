@@ -9,7 +9,7 @@ import numpy as np
 
 from attnflow._errors import InputError, positive
 from attnflow.expand._sweep import length
-from attnflow.expand._tables import html_table, number, text_table
+from attnflow.expand._tables import Table, number
 from attnflow.flows.driver import integrate
 from attnflow.flows.options import Solver, Store
 
@@ -34,11 +34,8 @@ class Times:
     series_measured: float = float("nan")
 
 
-class Breakdown(dict[str, Times]):
-    """`Times` by block; prints as a table, estimates beside measurements."""
-
-    criterion: str = ""
-    note: str = ""
+class Breakdown(Table[Times]):
+    """`Times` by block, estimates beside measurements."""
 
     def _rows(self) -> tuple[list[str], list[list[str]]]:
         head = [
@@ -59,12 +56,6 @@ class Breakdown(dict[str, Times]):
             for name, a in self.items()
         ]
         return head, rows
-
-    def __repr__(self) -> str:
-        return "\n".join(filter(None, [self.criterion, text_table(*self._rows()), self.note]))
-
-    def _repr_html_(self) -> str:
-        return html_table(*self._rows(), " ".join(filter(None, [self.criterion, self.note])))
 
 
 def radius_of(norms: np.ndarray, orders: list[int]) -> float:

@@ -14,7 +14,7 @@ from attnflow._errors import InputError, nearest, positive, shown, whole
 from attnflow._precision import float64
 from attnflow.expand._series import ZERO
 from attnflow.expand._sweep import disturbed, length, prepared, rescued
-from attnflow.expand._tables import counted, html_table, number, text_table
+from attnflow.expand._tables import Table, counted, html_table, number, text_table
 from attnflow.flows.layout import Layout, Params, Vector
 
 LIMIT = 16
@@ -74,8 +74,8 @@ class LeadingDescent:
     """The array of each C(s, j)."""
 
 
-class LeadingDescents(dict[str, LeadingDescent]):
-    """`LeadingDescent` by block; prints as a table."""
+class LeadingDescents(Table[LeadingDescent]):
+    """`LeadingDescent` by block."""
 
     def _rows(self) -> tuple[list[str], list[list[str]]]:
         rows = [
@@ -83,12 +83,6 @@ class LeadingDescents(dict[str, LeadingDescent]):
             for name, a in self.items()
         ]
         return ["block", "order in eta", "steps", "|coefficient|"], rows
-
-    def __repr__(self) -> str:
-        return text_table(*self._rows())
-
-    def _repr_html_(self) -> str:
-        return html_table(*self._rows())
 
 
 @dataclass(frozen=True, repr=False)
@@ -132,12 +126,6 @@ class DescentSeries:
             ]
         )
         return self.layout.numpy(self.start + np.tensordot(weights, self.differences, axes=2))
-
-    def flow_coefficients(self) -> Float[np.ndarray, "order parameter"]:
-        """The limit of infinitely many small steps: the coefficients of the flow in t = s eta."""
-        out = np.array([self.differences[k, k] / math.factorial(k) for k in range(self.order + 1)])
-        out[0] = self.start
-        return out
 
     def leading(self, tolerance: float = ZERO) -> LeadingDescents:
         """Per block the lowest order in eta that is not zero, and its polynomial in s."""

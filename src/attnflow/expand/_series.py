@@ -15,7 +15,7 @@ from attnflow.expand import _gates
 from attnflow.expand._breakdown import Breakdown, estimated, measured, radius_of
 from attnflow.expand._pade import Continuation, continued
 from attnflow.expand._sweep import Sweep, disturbed, length, prepared, rescued
-from attnflow.expand._tables import counted, html_table, number, text_table
+from attnflow.expand._tables import Table, counted, html_table, number, text_table
 from attnflow.flows.layout import Block, Layout, Params, Vector
 
 ZERO = 64.0
@@ -76,8 +76,8 @@ class Leading:
     """The order of the first correction."""
 
 
-class LeadingTerms(dict[str, Leading]):
-    """`Leading` by block; prints as a table."""
+class LeadingTerms(Table[Leading]):
+    """`Leading` by block."""
 
     def _rows(self) -> tuple[list[str], list[list[str]]]:
         rows = [
@@ -90,12 +90,6 @@ class LeadingTerms(dict[str, Leading]):
             for name, a in self.items()
         ]
         return ["block", "order", "|coefficient|", "next order"], rows
-
-    def __repr__(self) -> str:
-        return text_table(*self._rows())
-
-    def _repr_html_(self) -> str:
-        return html_table(*self._rows())
 
 
 @dataclass(frozen=True, repr=False)

@@ -2,8 +2,28 @@
 
 from __future__ import annotations
 
+import abc
 import html
 from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+Row = TypeVar("Row")
+
+
+class Table(dict[str, Row], abc.ABC, Generic[Row]):
+    """Rows by the name of a block; prints as a table."""
+
+    criterion: str = ""
+    note: str = ""
+
+    @abc.abstractmethod
+    def _rows(self) -> tuple[list[str], list[list[str]]]: ...
+
+    def __repr__(self) -> str:
+        return "\n".join(filter(None, [self.criterion, text_table(*self._rows()), self.note]))
+
+    def _repr_html_(self) -> str:
+        return html_table(*self._rows(), " ".join(filter(None, [self.criterion, self.note])))
 
 
 def number(x: float | None) -> str:

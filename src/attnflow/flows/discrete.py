@@ -17,26 +17,16 @@ import numpy as np
 
 from attnflow._errors import InputError, named_arguments, positive, shown
 from attnflow._precision import float64
-from attnflow.flows.engines import Work
 from attnflow.flows.flow import FlowLike
 from attnflow.flows.layout import Params, Vector
 from attnflow.flows.options import MOVED, Limits, Store, option
 from attnflow.flows.phases import Phase, phases_of
-from attnflow.flows.probes import Mark, Observable
+from attnflow.flows.probes import Mark, Observable, crossings
 from attnflow.flows.progress import Report, reporting
-from attnflow.flows.recorder import (
-    Bounds,
-    Drift,
-    Leg,
-    Recorder,
-    interruptible,
-    legs_of,
-    plain,
-    squared_norm,
-)
+from attnflow.flows.recorder import Bounds, Course, Drift, Leg, interruptible, legs_of, squared_norm
 from attnflow.flows.schedule import Every, Linear, Schedule, outputs_of
-from attnflow.flows.sinks import Checkpoint, Event, dataset
-from attnflow.flows.solution import Part, Solution, Status
+from attnflow.flows.sinks import Checkpoint, Event
+from attnflow.flows.solution import Solution, Status
 
 
 @dataclass(frozen=True)
@@ -132,7 +122,7 @@ def descend(
         _total(phase, dt, MOST if most.steps is None else most.steps)
     legs = legs_of(phases, start, observe, marks, stops)
     times = outputs_of(save, [round(phase.until / dt) * dt for phase in phases])
-    run = _Run(legs, start, optimiser, dt, batch, seed, where, save, times)
+    run = _Descent(legs, start, optimiser, dt, batch, seed, where, save, times)
     # Overflow and NaN are answered with a status, not with NumPy's warnings.
     quiet = np.errstate(over="ignore", invalid="ignore")
     with interruptible() as asked, reporting(progress, "descend") as report, quiet:
@@ -146,7 +136,8 @@ def descend(
         "seed": seed,
         "store": Store(every=where.every),
     }
-    return run.solution(flow, status, sentence, again)
+    nan, solver = float("nan"), {"engine": "descent", "method": repr(optimiser)}
+    return run.solution(flow, status, sentence, rtol=nan, atol=nan, solver=solver, _again=again)
 
 
 def time_step(optimiser: Optimiser) -> float:
@@ -217,8 +208,8 @@ class _Trainer:
         return self._init(jnp.asarray(y))
 
 
-class _Run:
-    """One discrete run: phases outside, then observations, and compiled chunks in between."""
+class _Descent(Course):
+    """One discrete training: phases outside, then observations, and compiled chunks in between."""
 
     def __init__(
         self,
@@ -232,31 +223,24 @@ class _Run:
         save: Schedule,
         times: Callable[[int, float], np.ndarray | None],
     ):
-        self.legs, self.dt, self.every = legs, dt, store.every or 0
-        self.start = self.y = legs[0].system.layout.flatten(start)
+        super().__init__(legs, legs[0].system.layout.flatten(start), store)
         self._train = lambda leg: _Trainer(leg, optimiser, batch, seed)
-        self._method = repr(optimiser)
         self._save, self._times = save, times
-        self.recorder = Recorder(legs, store)
-        self.work, self.drifts, self.parts = Work(), {}, []
-        self.step, self._began, self._before = 0, 0, 0.0
+        self.dt, self.step, self._began = dt, 0, 0
 
     def go(self, bounds: Bounds, report: Report) -> tuple[Status, str]:
         self._clock, self.bounds, self._report = time.perf_counter(), bounds, report
         resumed = self.recorder.begin()
-        index = 0 if resumed is None else int(resumed.scalars.get("leg", 0))
+        index = 0 if resumed is None else int(resumed.scalars["leg"])
         for leg in self.legs[index:]:
             self._enter(leg, resumed)
             resumed = None
             try:
                 status, sentence, stop = self._phase()
             finally:
-                self.work.seconds = self._seconds()
+                self.work.seconds = self.seconds()
                 self.recorder.flush()
-            self.drift.look(self.y)
-            for name, moved in self.drift.each.items():
-                self.drifts[name] = self.drifts.get(name, 0.0) + moved
-            self.parts.append(Part(leg.phase.name, self._began * self.dt, self.step * self.dt))
+            self.leave_phase(self._began * self.dt, self.step * self.dt)
             if len(self.legs) == 1:
                 return status, sentence
             name = leg.phase.name
@@ -347,15 +331,13 @@ class _Run:
         self.work.rhs += step - self.step
         self.work.steps = self.step = step
         self.y = np.asarray(y)
-        self.work.seconds = self._seconds()
+        self.work.seconds = self.seconds()
 
     def _cross(self, seen: np.ndarray) -> tuple[Event | None, int]:
         """Record the marks crossed in a chunk; returns its first stop and the steps up to there."""
         probes = self.leg.probes
         old = np.concatenate([self._distances[None], seen[:-1]])
-        hit = (np.sign(old) * np.sign(seen) < 0) | ((seen == 0) & (old != 0))
-        direction = np.where(old < 0, 1, -1)
-        hit &= (probes.direction == 0) | (probes.direction == direction)
+        hit, direction = crossings(old, seen, probes.direction)
         steps = len(seen)
         stops = np.argwhere(hit & probes.is_stop)
         if len(stops):
@@ -379,53 +361,14 @@ class _Run:
         speed, measured = float(np.sqrt(squared_norm(out))), self.leg.probes.row(y, u)
         self.recorder.row(self.leg, self.step * self.dt, self.step, y, u, measured, speed)
 
-    def _seconds(self) -> float:
-        return self._before + time.perf_counter() - self._clock
-
     def _checkpoint(self) -> None:
-        arrays, scalars = self.drift.save()
         leaves = jax.tree_util.tree_leaves(self.state)
-        arrays |= {f"optimiser.{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
-        arrays["parts"] = np.array([[p.begins, p.ends] for p in self.parts]).reshape(-1, 2)
-        scalars |= {f"drift.{n}": d for n, d in self.drifts.items()}
-        scalars |= {"leg": self.leg.index, "began": self._began}
-        self.work.restarts += 1
-        scalars = plain({**scalars, **vars(self.work)})
-        t = self.step * self.dt
-        self.recorder.checkpoint(Checkpoint(self.step, t, {"state": self.y, **arrays}, scalars))
+        arrays = {f"optimiser.{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
+        self.save(self.step * self.dt, arrays, {"began": self._began})
 
     def _restore(self, checkpoint: Checkpoint) -> None:
-        arrays, scalars = checkpoint.arrays, checkpoint.scalars
         leaves, tree = jax.tree_util.tree_flatten(self.state)
-        leaves = [jnp.asarray(arrays[f"optimiser.{i}"]) for i in range(len(leaves))]
+        leaves = [jnp.asarray(checkpoint.arrays[f"optimiser.{i}"]) for i in range(len(leaves))]
         self.state = jax.tree_util.tree_unflatten(tree, leaves)
-        for name in ("rhs", "jvp", "steps", "restarts"):
-            setattr(self.work, name, int(scalars[name]))
-        self.y, self.step = np.asarray(arrays["state"], dtype=float), checkpoint.step
-        self._began, self._before = int(scalars.get("began", 0)), float(scalars["seconds"])
-        self.drifts = {k[6:]: float(v) for k, v in scalars.items() if k.startswith("drift.")}
-        ends = np.asarray(arrays.get("parts", np.empty((0, 2)))).tolist()
-        self.parts = [Part(self.legs[k].phase.name, *span) for k, span in enumerate(ends)]
-        self.drift.load(checkpoint)
-
-    def solution(self, flow: Any, status: Status, sentence: str, again: dict) -> Solution:
-        segment, layout, kept = self.recorder.collect(), self.leg.system.layout, self.recorder.kept
-        attrs = {"flow": self.legs[0].flow.name, "status": str(status)}
-        return Solution(
-            trajectory=dataset(segment, self.recorder.shape, attrs),
-            status=status,
-            sentence=sentence,
-            events=segment.events,
-            work=self.work.as_dict(),
-            drifts=self.drifts,
-            rtol=float("nan"),
-            atol=float("nan"),
-            solver={"engine": "descent", "method": self._method},
-            final=layout.numpy(self.y),
-            start=layout.numpy(self.start),
-            flow=flow if len(self.legs) > 1 else self.legs[0].phase.flow,
-            phases=tuple(self.parts) if len(self.legs) > 1 else (),
-            resumable=self.recorder.resumable and not status.complete,
-            _again=again,
-            _kept=None if not kept else ([t for t, _ in kept], np.array([y for _, y in kept])),
-        )
+        self.load(checkpoint)
+        self.step, self._began = checkpoint.step, int(checkpoint.scalars["began"])

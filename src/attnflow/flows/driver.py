@@ -11,26 +11,17 @@ import numpy as np
 from attnflow._errors import InputError, named_arguments, positive
 from attnflow._precision import float64
 from attnflow.flows import opinion
-from attnflow.flows.engines import Choice, Work, build, choose
+from attnflow.flows.engines import Choice, build, choose
 from attnflow.flows.flow import FlowLike, System
 from attnflow.flows.layout import Params, Shares, Vector
 from attnflow.flows.options import MOVED, Limits, Solver, Store, has_cvode, option
 from attnflow.flows.phases import Phase, phases_of
-from attnflow.flows.probes import Mark, Observable
+from attnflow.flows.probes import Mark, Observable, crossings
 from attnflow.flows.progress import Report, reporting
-from attnflow.flows.recorder import (
-    Bounds,
-    Drift,
-    Leg,
-    Recorder,
-    interruptible,
-    legs_of,
-    plain,
-    squared_norm,
-)
+from attnflow.flows.recorder import Bounds, Course, Drift, Leg, interruptible, legs_of, squared_norm
 from attnflow.flows.schedule import Every, Schedule, outputs_of
-from attnflow.flows.sinks import Checkpoint, Event, dataset
-from attnflow.flows.solution import Part, Solution, Status, cross_checked
+from attnflow.flows.sinks import Checkpoint, Event
+from attnflow.flows.solution import Solution, Status, cross_checked
 from attnflow.flows.switching import Field
 from attnflow.flows.users import kinks
 
@@ -107,7 +98,16 @@ def integrate(
         "solver": Solver(chosen.engine, chosen.method, chosen.jacobian, atol),
         "store": Store(every=where.every),
     }
-    solution = solve.solution(flow, status, sentence, again)
+    solution = solve.solution(
+        flow,
+        status,
+        sentence,
+        rtol=rtol,
+        atol=atol,
+        solver=chosen.as_dict(),
+        modes=solve.field.listed(),
+        _again=again,
+    )
     if how.cross_check and solution.time > 0:
         solution = cross_checked(solution, _second(solution, observe, solve.choice))
     return solution
@@ -136,7 +136,7 @@ def _second(first: Solution, observe: Any, choice: Choice) -> Solution:
     )
 
 
-class _Solve:
+class _Solve(Course):
     """One solve: phases outside, then modes, engine steps, and events and outputs in each step."""
 
     def __init__(
@@ -151,15 +151,9 @@ class _Solve:
         times: Callable[[int, float], np.ndarray | None],
         save: Schedule,
     ):
-        self.legs, self.y, self.start = legs, y0, y0
+        super().__init__(legs, y0, store)
         self.rtol, self.atol, self.solver, self.limits = rtol, atol, solver, limits
-        self.every = store.every
         self._times, self._save = times, save
-        self.work = Work()
-        self.recorder = Recorder(legs, store)
-        self.drifts: dict[str, float] = {}
-        self.parts: list[Part] = []
-        self.before = 0.0
         self._velocity = np.empty_like(y0)
         self._switches = 0
         self._enter(0, 0.0)
@@ -196,13 +190,14 @@ class _Solve:
         finally:
             # Whatever ends the loop, even an exception from a user's function, what was observed
             # reaches the sink.
-            self.work.seconds = self._seconds()
+            self.work.seconds = self.seconds()
             self.recorder.flush()
 
     def _phases(self) -> tuple[Status, str]:
         while True:
             status, sentence = self._loop()
-            self._leave_phase()
+            self._note(self.now)
+            self.leave_phase(self.began, self.now)
             name, stop = self.leg.phase.name, self.leg.phase.stop
             ended = status is Status.STOPPED and sentence.startswith(f"'{name}' ")
             if status is Status.DONE and stop is not None:
@@ -222,13 +217,6 @@ class _Solve:
                 return Status.FAILED, f"{self.leg.phase.name}: {lost}"
             self._restart(t)
             self._checkpoint(t, restart=False)
-
-    def _leave_phase(self) -> None:
-        self.drift.look(self.y)
-        for name, moved in self.drift.each.items():
-            self.drifts[name] = self.drifts.get(name, 0.0) + moved
-        self._note(self.now)
-        self.parts.append(Part(self.leg.phase.name, self.began, self.now))
 
     def _judged(self, status: Status, sentence: str) -> tuple[Status, str]:
         """A solve whose conserved quantities moved did not follow the flow."""
@@ -350,10 +338,8 @@ class _Solve:
         new, measured = self._measure(self.engine.y, row)
         self._distances, self.now = new, t_new
         count = len(probes)
-        hit = (np.sign(old) * np.sign(new) < 0) | ((new == 0) & (old != 0))
-        direction = np.where(old < 0, 1, -1)
-        hit[:count] &= (probes.direction == 0) | (probes.direction == direction[:count])
-        hit[count:] &= direction[count:] < 0
+        gated = np.full(len(new) - count, -1)
+        hit, direction = crossings(old, new, np.concatenate([probes.direction, gated]))
         late = (old[count:] <= 0) & (new[count:] < -GRAZING)
         if not hit.any() and not late.any():
             return None, None, measured
@@ -434,22 +420,12 @@ class _Solve:
         self._distances, _ = self._measure(self.y, False)
         self._mode_began, self._mode_first = t, self.u
 
-    def _seconds(self) -> float:
-        return self.before + time.perf_counter() - self._clock
-
     def _checkpoint(self, t: float, restart: bool = True) -> None:
-        arrays, scalars = self.drift.save()
-        scalars |= self.bounds.save() | {"leg": self.leg.index, "began": self.began}
-        scalars |= {f"drift.{n}": d for n, d in self.drifts.items()}
-        scalars |= {"mode.began": self._mode_began, "switches": self._switches}
-        self.work.seconds = self._seconds()
-        self.work.restarts += 1
-        arrays |= {"state": self.y, **self.field.save()}
-        arrays["parts"] = np.array([[p.begins, p.ends] for p in self.parts]).reshape(-1, 2)
+        arrays = self.field.save()
         if self._mode_first is not None:
             arrays["mode.first"] = self._mode_first
-        scalars = plain({**scalars, **vars(self.work)})
-        self.recorder.checkpoint(Checkpoint(self.work.steps, t, arrays, scalars))
+        modes = {"mode.began": self._mode_began, "switches": self._switches}
+        self.save(t, arrays, {**self.bounds.save(), "began": self.began, **modes})
         if restart:
             self.engine.start(t, self.y)
 
@@ -457,42 +433,11 @@ class _Solve:
         """Go on from a checkpoint."""
         scalars, arrays = checkpoint.scalars, checkpoint.arrays
         self.y = np.asarray(arrays["state"], dtype=float)
-        self._enter(int(scalars.get("leg", 0)), float(scalars.get("began", 0.0)))
-        for name in ("rhs", "jvp", "steps", "restarts"):
-            setattr(self.work, name, int(scalars[name]))
-        self.drift.load(checkpoint)
+        self._enter(int(scalars["leg"]), float(scalars["began"]))
+        self.load(checkpoint)
         self.bounds.load(checkpoint)
         self.field.load(arrays)
-        self.drifts = {k[6:]: float(v) for k, v in scalars.items() if k.startswith("drift.")}
-        ends = np.asarray(arrays.get("parts", np.empty((0, 2)))).tolist()
-        self.parts = [Part(self.legs[k].phase.name, *span) for k, span in enumerate(ends)]
-        self.before = float(scalars["seconds"])
-        self._switches = int(scalars.get("switches", 0))
+        self._switches = int(scalars["switches"])
         self._restart(checkpoint.time)
-        self._mode_began = float(scalars.get("mode.began", 0.0))
+        self._mode_began = float(scalars["mode.began"])
         self._mode_first = np.asarray(arrays["mode.first"]) if self.field.gated else None
-
-    def solution(self, flow: Any, status: Status, sentence: str, again: dict[str, Any]) -> Solution:
-        """Everything as a value."""
-        segment, layout = self.recorder.collect(), self.leg.system.layout
-        attrs = {"flow": self.legs[0].flow.name, "status": str(status)}
-        kept = self.recorder.kept
-        return Solution(
-            trajectory=dataset(segment, self.recorder.shape, attrs),
-            status=status,
-            sentence=sentence,
-            events=tuple(sorted(segment.events, key=lambda e: e.time)),
-            work=self.work.as_dict(),
-            drifts=self.drifts,
-            rtol=self.rtol,
-            atol=self.atol,
-            solver=self.choice.as_dict(),
-            final=layout.numpy(self.y),
-            start=layout.numpy(self.start),
-            flow=flow if len(self.legs) > 1 else self.legs[0].phase.flow,
-            modes=self.field.listed(),
-            phases=tuple(self.parts) if len(self.legs) > 1 else (),
-            resumable=self.recorder.resumable and not status.complete,
-            _again=again,
-            _kept=None if not kept else ([t for t, _ in kept], np.array([y for _, y in kept])),
-        )

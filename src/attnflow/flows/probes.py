@@ -239,6 +239,15 @@ class _Fused:
         return (gates.unflatten(u),)
 
 
+def crossings(
+    old: np.ndarray, new: np.ndarray, wanted: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Which distances crossed 0 in a wanted direction (0: either), and in which direction each."""
+    hit = (np.sign(old) * np.sign(new) < 0) | ((new == 0) & (old != 0))
+    direction = np.where(old < 0, 1, -1)
+    return hit & ((wanted == 0) | (wanted == direction)), direction
+
+
 def _mapping(field: str, given: Any) -> dict[str, Any]:
     if given is None:
         return {}

@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 
 from attnflow._errors import InputError
+from attnflow.flows.engines import Work
 from attnflow.flows.flow import System
 from attnflow.flows.layout import Params, Shares, Vector
 from attnflow.flows.options import Limits, Store
 from attnflow.flows.phases import Phase, freeze
 from attnflow.flows.probes import Probes
-from attnflow.flows.sinks import Checkpoint, Event, MemorySink, Segment, Shape, Sink
-from attnflow.flows.solution import Status
+from attnflow.flows.sinks import Checkpoint, Event, MemorySink, Segment, Shape, Sink, dataset
+from attnflow.flows.solution import Part, Solution, Status
 
 FLUSH_ROWS = 256
 FLUSH_SECONDS = 2.0
@@ -158,6 +159,76 @@ class Recorder:
     def collect(self) -> Segment:
         self.flush()
         return self._sink.collect()
+
+
+class Course:
+    """What a solve carries from phase to phase, continuous or discrete."""
+
+    leg: Leg
+    """The present phase."""
+    drift: Drift
+    _clock: float
+
+    def __init__(self, legs: Sequence[Leg], y: Vector, store: Store):
+        self.legs, self.y, self.start = legs, y, y
+        self.every = store.every or 0
+        self.recorder, self.work = Recorder(legs, store), Work()
+        self.drifts: dict[str, float] = {}
+        self.parts: list[Part] = []
+        self._before = 0.0
+
+    def seconds(self) -> float:
+        return self._before + time.perf_counter() - self._clock
+
+    def leave_phase(self, begins: float, ends: float) -> None:
+        self.drift.look(self.y)
+        for name, moved in self.drift.each.items():
+            self.drifts[name] = self.drifts.get(name, 0.0) + moved
+        self.parts.append(Part(self.leg.phase.name, begins, ends))
+
+    def save(self, t: float, arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> None:
+        """Store a checkpoint: what every solve needs to go on, and what this one adds."""
+        self.work.seconds = self.seconds()
+        self.work.restarts += 1
+        conserved, moved = self.drift.save()
+        parts = np.array([[p.begins, p.ends] for p in self.parts]).reshape(-1, 2)
+        sums = {f"drift.{n}": d for n, d in self.drifts.items()}
+        numbers = plain({**moved, **scalars, "leg": self.leg.index, **sums, **vars(self.work)})
+        stored = {"state": self.y, "parts": parts, **conserved, **arrays}
+        self.recorder.checkpoint(Checkpoint(self.work.steps, t, stored, numbers))
+
+    def load(self, checkpoint: Checkpoint) -> None:
+        """Take up what `save` stored."""
+        arrays, scalars = checkpoint.arrays, checkpoint.scalars
+        self.y = np.asarray(arrays["state"], dtype=float)
+        for name in ("rhs", "jvp", "steps", "restarts"):
+            setattr(self.work, name, int(scalars[name]))
+        self._before = float(scalars["seconds"])
+        self.drift.load(checkpoint)
+        self.drifts = {k[6:]: float(v) for k, v in scalars.items() if k.startswith("drift.")}
+        ends = np.asarray(arrays["parts"]).tolist()
+        self.parts = [Part(self.legs[k].phase.name, *span) for k, span in enumerate(ends)]
+
+    def solution(self, flow: Any, status: Status, sentence: str, **facts: Any) -> Solution:
+        """Everything as a value."""
+        segment, layout, kept = self.recorder.collect(), self.leg.system.layout, self.recorder.kept
+        attrs = {"flow": self.legs[0].flow.name, "status": str(status)}
+        many = len(self.legs) > 1
+        return Solution(
+            trajectory=dataset(segment, self.recorder.shape, attrs),
+            status=status,
+            sentence=sentence,
+            events=tuple(sorted(segment.events, key=lambda e: e.time)),
+            work=self.work.as_dict(),
+            drifts=self.drifts,
+            final=layout.numpy(self.y),
+            start=layout.numpy(self.start),
+            flow=flow if many else self.legs[0].phase.flow,
+            phases=tuple(self.parts) if many else (),
+            resumable=self.recorder.resumable and not status.complete,
+            _kept=None if not kept else ([t for t, _ in kept], np.array([y for _, y in kept])),
+            **facts,
+        )
 
 
 class Drift:

@@ -164,7 +164,7 @@ def verify(
     tighter = max(rtol / TIGHTER, FINEST)
     try:
         gaps, tolerances = _decided(pair, tighter * TIGHTER, tighter)
-        status, sentence = _said(gaps, tolerances)
+        status, sentence = _judged(gaps, tolerances)
     except _NotArrived as error:
         gaps, tolerances = (), (tighter * TIGHTER, tighter)
         status, sentence = "not-compared", str(error)
@@ -293,7 +293,7 @@ def _status(gaps: tuple[Gap, ...], rtol: float) -> str:
     return next((s for s in ("differs", "unresolved") if s in verdicts), "agrees")
 
 
-def _said(gaps: tuple[Gap, ...], rtol: tuple[float, float]) -> tuple[str, str]:
+def _judged(gaps: tuple[Gap, ...], rtol: tuple[float, float]) -> tuple[str, str]:
     status = _status(gaps, rtol[0])
     gap = max((g for g in gaps if g.verdict(rtol[0]) == status), key=lambda g: g.size)
     what = (

@@ -104,8 +104,8 @@ def compare(a: Any, b: Any) -> Comparison:
 
     The sentence says how far the two are apart in relative terms: of the range of the curve.
 
-    Each side is a dataset or whatever has one as its `trajectory`: a run on disk, a solution, an
-    outcome. So a flow and its discretisation are compared in one line.
+    Each side is a dataset or whatever has one as its `trajectory`: a run, a solution. So
+    a flow and its discretisation are compared in one line.
     """
     return _compared(_data(a, "a"), _data(b, "b"))
 
@@ -127,10 +127,10 @@ def _compared(a: xr.Dataset, b: xr.Dataset) -> Comparison:
         else:
             same = b[name].transpose(*a[name].dims).values
             rows.append(_difference(name, a[name].values[None], same[None], None))
-    return Comparison(tuple(rows), skipped, f"{_said(rows)}{sentence}", interpolated)
+    return Comparison(tuple(rows), skipped, f"{_largest(rows)}{sentence}", interpolated)
 
 
-def _said(rows: list[Difference]) -> str:
+def _largest(rows: list[Difference]) -> str:
     if not rows:
         return ""
     worst = max(rows, key=lambda row: row.relative)

@@ -183,8 +183,8 @@ def _cell_json(result: CellResult, folder: Path | None) -> dict[str, Any]:
         inside = Path(run).resolve().is_relative_to(folder.resolve())
         run = str(Path(run).resolve().relative_to(folder.resolve())) if inside else run
     cell = {f: plain(getattr(result.cell, f), words=True) for f in Cell.__dataclass_fields__}
-    outcome = {f: getattr(result, f) for f in ("ok", "status", "sentence", "seconds", "summary")}
-    return {**cell, **outcome, "run": run}
+    became = {f: getattr(result, f) for f in ("ok", "status", "sentence", "seconds", "summary")}
+    return {**cell, **became, "run": run}
 
 
 def _result_from(folder: Path, row: Mapping[str, Any]) -> CellResult:
@@ -192,8 +192,8 @@ def _result_from(folder: Path, row: Mapping[str, Any]) -> CellResult:
     value: dict[str, Any] = {"summary": row["summary"]}
     if row["run"] is not None:
         value["run"] = str(folder / row["run"])
-    outcome = {f: row[f] for f in ("ok", "status", "sentence", "seconds")}
-    return CellResult(cell, **outcome, value=value)
+    became = {f: row[f] for f in ("ok", "status", "sentence", "seconds")}
+    return CellResult(cell, **became, value=value)
 
 
 def _slope_from(row: dict[str, Any]) -> Slope:

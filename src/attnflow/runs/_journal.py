@@ -78,10 +78,10 @@ def of_kind(entries: Iterable[Entry], kind: str) -> list[Entry]:
     return [entry for entry in entries if entry["kind"] == kind]
 
 
-def kept(entries: Iterable[Entry]) -> list[Entry]:
-    """The entries whose files are still there: of the checkpoints only the last two."""
-    entries = list(entries)
-    gone = {entry["file"] for entry in of_kind(entries, "checkpoint")[:-2]}
+def kept(folder: Path, entries: list[Entry]) -> list[Entry]:
+    """The entries whose files are there, or have to be: of the checkpoints only the last two."""
+    older = [entry["file"] for entry in of_kind(entries, "checkpoint")[:-2]]
+    gone = {file for file in older if not (folder / file).exists()}
     return [entry for entry in entries if entry["file"] not in gone]
 
 

@@ -272,5 +272,5 @@ def _check_working(path: Path, manifest: Mapping[str, Any]) -> None:
     if wrong:
         raise InputError("run", f"{wrong}; a resume begins before the damage")
     if not _lock.is_locked(path):
-        for entry in _journal.kept(entries):
+        for entry in _journal.kept(path, entries):
             _journal.content(path, entry)

@@ -48,11 +48,11 @@ def screen(run: Run, rows: int = 22) -> str:
     told += [*lines(run), *(("note", note) for note in run.notes)]
     end = [("folder", str(run.path))] if run.path is not None else []
     end += [("again", run.command)] if run.command else []
-    said = [line for each in told for line in _wrapped(*each, width)]
-    last = [line for each in end for line in _wrapped(*each, width)]
-    room = rows - len(last) - 1
-    said = said if len(said) <= room else [*said[: room - 1], "  ..."]
-    return "\n".join([f"Run of {run.study}", *said, *last])
+    above = [line for each in told for line in _wrapped(*each, width)]
+    below = [line for each in end for line in _wrapped(*each, width)]
+    room = rows - len(below) - 1
+    above = above if len(above) <= room else [*above[: room - 1], "  ..."]
+    return "\n".join([f"Run of {run.study}", *above, *below])
 
 
 def html(run: Run) -> str:

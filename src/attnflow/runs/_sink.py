@@ -82,7 +82,8 @@ class DiskSink:
             step=checkpoint.step,
             time=checkpoint.time,
         )
-        for entry in _journal.of_kind(self._entries, "checkpoint")[-3:-2]:
+        # One more than is looked for: should this line be lost, the two before it are still there.
+        for entry in _journal.of_kind(self._entries, "checkpoint")[-4:-3]:
             remove(self._path / entry["file"])
 
     def collect(self) -> Segment:
@@ -130,7 +131,7 @@ def _intact(
     A damaged shape or segment ends them; older checkpoints are gone anyway.
     """
     end, last, wrong = 0, None, ""
-    for entry in _journal.kept(entries):
+    for entry in _journal.kept(path, entries):
         try:
             if entry["kind"] == "checkpoint":
                 last, end = _journal.read_checkpoint(path, entry), entries.index(entry) + 1

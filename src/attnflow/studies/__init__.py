@@ -123,8 +123,11 @@ def identity(name: str, config: Any) -> dict[str, str]:
         folder = Path(__file__).parent / _BUILT_IN[name][0]
         code = {"attnflow": version("attnflow")}
         code[f"studies/{folder.name}"] = _hash(sorted(folder.rglob("*.py")))
+    elif file is None:
+        code = {}
     else:
-        code = {} if file is None else {file.name: _hash([file])}
+        names = (file, *_own.beside(file).values())
+        code = {each.relative_to(file.parent).as_posix(): _hash([each]) for each in names}
     read = configs.files(config)
     return code | {f"{key} {path.name}": _hash([path]) for key, path in read.items()}
 

@@ -12,7 +12,7 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,9 @@ FILES = "attnflow_user_"
 _LOADED: dict[str, str] = {}
 """The module of each study that was in a file."""
 
+_FOLDERS: list[str] = []
+"""The folder of the study that was loaded last, where it imports from its own folder."""
+
 
 def load(path: Path) -> type[Study]:
     """The one study that a file defines; every way to fail is one sentence with its line."""
@@ -48,7 +51,9 @@ def load(path: Path) -> type[Study]:
     from attnflow.studies.study import Study
 
     # By content: a file that was edited is another module, and so is one of the same name.
-    digest = hashlib.sha256(str(path.resolve()).encode() + path.read_bytes()).hexdigest()
+    helpers = beside(path)
+    content = b"".join(file.read_bytes() for file in (path, *helpers.values()))
+    digest = hashlib.sha256(str(path.resolve()).encode() + content).hexdigest()
     name = f"{FILES}{path.stem}_{digest[:12]}"
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, path)
@@ -56,6 +61,7 @@ def load(path: Path) -> type[Study]:
         assert spec.loader is not None
         sys.modules[name] = module = importlib.util.module_from_spec(spec)
         linecache.checkcache(str(path))
+        _let_import(str(path.resolve().parent), helpers)
         try:
             with telling(own=True):
                 spec.loader.exec_module(module)
@@ -79,6 +85,31 @@ def load(path: Path) -> type[Study]:
         sys.modules.pop(last, None)
     _LOADED[getattr(found[0], "name", "")] = name
     return found[0]
+
+
+def beside(path: Path) -> dict[str, Path]:
+    """The modules that a file imports from its own folder, directly or through each other."""
+    from modulefinder import ModuleFinder  # only studies in files need it
+
+    folder = path.resolve().parent
+    finder = ModuleFinder([str(folder)])
+    with suppress(SyntaxError):  # told when the file is loaded
+        finder.run_script(str(path))
+    files = {n: getattr(m, "__file__", None) for n, m in sorted(finder.modules.items())}
+    return {n: Path(f) for n, f in files.items() if f is not None and n != "__main__"}
+
+
+def _let_import(folder: str, helpers: dict[str, Path]) -> None:
+    """Lets a study import from its own folder, as a script may; libraries come first."""
+    for old in _FOLDERS:
+        sys.path.remove(old)
+    _FOLDERS[:] = [folder] if helpers and folder not in sys.path else []
+    sys.path.extend(_FOLDERS)
+    for name in helpers:  # edited since, or another study's of the same name
+        known = getattr(sys.modules.get(name), "__file__", None)
+        if known is not None and not any(part in known for part in _LIBRARY):
+            del sys.modules[name]
+            linecache.checkcache(known)
 
 
 def check(study: type[Study]) -> None:

@@ -119,8 +119,8 @@ def headline(config: Any) -> str:
     marked = [f for f in fields if f.metadata.get("head")] or fields[:8]
     told = {f.name: _listed(getattr(config, f.name)) for f in marked}
     # "", () and 0.0 stand for what is chosen later.
-    said = {k: v for k, v in told.items() if v or isinstance(v, int)}
-    return "  ".join(f"{name}={brief(value)}" for name, value in said.items())
+    given = {k: v for k, v in told.items() if v or isinstance(v, int)}
+    return "  ".join(f"{name}={brief(value)}" for name, value in given.items())
 
 
 def brief(value: Any) -> str:

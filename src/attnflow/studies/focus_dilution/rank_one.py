@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,22 +28,6 @@ from attnflow.tasks.markov import MarkovChain
 
 STEP = 1e-20
 """The complex step of a derivative: nothing is subtracted, so it is exact to rounding."""
-
-
-class RankOne(NamedTuple):
-    """A point of the manifold near some parameters."""
-
-    state: OneLayerAttention
-    """A model of width one."""
-    alpha: np.ndarray
-    alpha_tilde: np.ndarray
-    distance: float
-    """The distance of the parameters from the manifold, over their norm."""
-
-
-def rank_one_flow(chain: MarkovChain) -> Flow:
-    """The flow on the rank-one manifold, on an `OneLayerAttention` of width one (Prop. 3.6)."""
-    return population_flow(chain)
 
 
 def rank_one_state(gamma: Any, beta: Any, query: float, key: float) -> OneLayerAttention:
@@ -67,33 +51,6 @@ def rank_one_lift(
     _one_wide(state)
     W0, W1, WQ, WK = (np.asarray(w) for w in (state.W0, state.W1, state.WQ, state.WK))
     return OneLayerAttention(W0 * a, a[:, None] * W1, WQ * np.outer(a, at), WK * np.outer(a, at))  # type: ignore[arg-type]
-
-
-def rank_one_project(theta: OneLayerAttention, sweeps: int = 50) -> RankOne:
-    """The nearest point of the manifold (over gamma, beta, lambdas, alpha and alpha~).
-
-    Nearest means that the directions capture the largest squared norm; each is the top eigenvector
-    of a symmetric matrix when the other is held. Signs: the largest entry of gamma and `WQ >= 0`.
-    """
-    W0, W1, WQ, WK = (np.asarray(w) for w in (theta.W0, theta.W1, theta.WQ, theta.WK))
-    a = np.linalg.eigh(W0.T @ W0 + W1 @ W1.T)[1][:, -1]
-    at = a
-    for _ in range(sweeps):
-        rows = np.stack([a @ WQ, a @ WK])
-        at = np.linalg.eigh(rows.T @ rows)[1][:, -1]
-        columns = np.stack([WQ @ at, WK @ at])
-        a, before = np.linalg.eigh(W0.T @ W0 + W1 @ W1.T + columns.T @ columns)[1][:, -1], a
-        if min(np.linalg.norm(a - before), np.linalg.norm(a + before)) < 1e-15:
-            break
-    g = W0 @ a
-    a = a * np.sign(g[np.argmax(np.abs(g))] or 1.0)
-    at = at * np.sign(a @ WQ @ at or 1.0)
-    state = rank_one_state(W0 @ a, a @ W1, float(a @ WQ @ at), float(a @ WK @ at))
-    near = rank_one_lift(state, a, at)
-    pairs = zip((W0, W1, WQ, WK), (near.W0, near.W1, near.WQ, near.WK), strict=True)
-    off = np.sqrt(sum(np.sum((x - y) ** 2) for x, y in pairs))
-    size = np.sqrt(sum(np.sum(w**2) for w in (W0, W1, WQ, WK)))
-    return RankOne(state, a, at, float(off / max(size, 1e-300)))
 
 
 def rank_one_manifold(
@@ -129,7 +86,7 @@ def two_group_flow(chain: MarkovChain) -> OrbitFlow:
     swap[1 : min(3, d)] = swap[1 : min(3, d)][::-1]
     like = rank_one_state(np.ones(d), np.ones(d), 1.0, 1.0)
     generators = [{"W0": {0: order}, "W1": {1: order}} for order in (cycle, swap)]
-    return OrbitFlow(rank_one_flow(chain), generators, like, name="two-group rank-one flow")
+    return OrbitFlow(population_flow(chain), generators, like, name="two-group rank-one flow")
 
 
 # --- Any law, for NumPy and JAX arrays: batched, and written for derivatives by complex step.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from attnflow.observe.stages import Stage
+from attnflow.observe.stages import Stage, first_time
 from attnflow.studies.focus_text.model import SELF
 
 UNIFORM = 0.98
@@ -29,7 +29,7 @@ Law = Float[np.ndarray, "position"]
 
 
 @dataclass(frozen=True)
-class Phase:
+class AttentionPhase:
     """One phase: where it begins (an index; None: not seen), what shows it and how clearly."""
 
     name: str
@@ -46,7 +46,9 @@ class Phase:
         return Stage(self.name, float(time[self.begin]), 1, self.evidence, self.confidence)
 
 
-def phases(attention: Attention, law: Law, names: list[str], query: int = -1) -> list[Phase]:
+def phases(
+    attention: Attention, law: Law, names: list[str], query: int = -1
+) -> list[AttentionPhase]:
     """The four phases in the paper's order, each looked for only after the one before it.
 
     `attention` is what the token at position `query` gives to every position, `law` how frequent
@@ -60,24 +62,26 @@ def phases(attention: Attention, law: Law, names: list[str], query: int = -1) ->
     """
     n = attention.shape[1]
     if n < 2:
-        return [Phase(name, None, "the input has a single token") for name in PHASES]
+        return [AttentionPhase(name, None, "the input has a single token") for name in PHASES]
     entropy = -np.sum(attention * np.log(np.maximum(attention, 1e-300)), axis=1) / np.log(n)
     own, top = attention[:, query], attention.max(axis=1)
     frequent = np.flatnonzero(law > law[query])
 
-    uniform = Phase(
+    uniform = AttentionPhase(
         "uniform",
         0 if _first(entropy >= UNIFORM, 0) == 0 else None,
         f"entropy {entropy[0]:.3f} log n at the start",
         _share(entropy[0], UNIFORM, 1.0),
     )
     if len(frequent) == 0:
-        focus = Phase("focus", None, "no token of the input is more frequent than the query")
+        focus = AttentionPhase(
+            "focus", None, "no token of the input is more frequent than the query"
+        )
     else:
         begin = _first(attention[:, frequent].max(axis=1) >= HALF, 0)
         when, which = np.unravel_index(attention[:, frequent].argmax(), (len(own), len(frequent)))
         most, leader = float(attention[when, frequent[which]]), names[frequent[which]]
-        focus = Phase(
+        focus = AttentionPhase(
             "focus",
             begin,
             f"up to {most:.2f} of the attention on {leader}",
@@ -85,10 +89,10 @@ def phases(attention: Attention, law: Law, names: list[str], query: int = -1) ->
         )
     after = 0 if focus.begin is None else focus.begin + HOLD
     if focus.begin is None:
-        dilution = Phase("second dilution", None, "there was no focus to lose")
+        dilution = AttentionPhase("second dilution", None, "there was no focus to lose")
     else:
         least = float(top[after:].min(initial=1.0))
-        dilution = Phase(
+        dilution = AttentionPhase(
             "second dilution",
             _first(top < HALF, after),
             f"the largest attention falls to {least:.2f}",
@@ -104,10 +108,10 @@ def phases(attention: Attention, law: Law, names: list[str], query: int = -1) ->
         words += f", and {SELF} for {stays:.0%} of the time since"
     elif came is not None:
         words += ", but does not stay there"
-    return [uniform, focus, dilution, Phase("self focus", begin, words, stays)]
+    return [uniform, focus, dilution, AttentionPhase("self focus", begin, words, stays)]
 
 
-def in_order(found: list[Phase]) -> int:
+def in_order(found: list[AttentionPhase]) -> int:
     """How many of the phases were seen one after the other from the first on."""
     count = 0
     for phase in found:
@@ -123,12 +127,8 @@ def retraction(norm: Float[np.ndarray, "time *more"]) -> Float[np.ndarray, "*mor
 
 
 def _first(holds: np.ndarray, after: int) -> int | None:
-    run = 0
-    for i in range(after, len(holds)):
-        run = run + 1 if holds[i] else 0
-        if run == HOLD:
-            return i - HOLD + 1
-    return None
+    found = first_time(np.arange(len(holds), dtype=float), holds, after=after, hold=HOLD)
+    return None if found is None else int(found)
 
 
 def _share(value: float, low: float, high: float) -> float:

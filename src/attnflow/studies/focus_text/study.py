@@ -23,7 +23,7 @@ from attnflow.studies.focus_dilution.paper import paper
 from attnflow.studies.focus_text.config import Config
 from attnflow.studies.focus_text.data import Data, prepare
 from attnflow.studies.focus_text.model import SELF, observables, window_loss
-from attnflow.studies.focus_text.phases import Phase, in_order, phases, retraction
+from attnflow.studies.focus_text.phases import AttentionPhase, in_order, phases, retraction
 from attnflow.studies.study import Study
 
 ROWS = 60
@@ -86,7 +86,7 @@ class FocusDilutionText(Study):
     def solve(self, **options: Any) -> Solution:
         return super().solve(**{"save": self.save, **options})
 
-    def phases(self, trajectory: xr.Dataset, query: int = -1) -> list[Phase]:
+    def phases(self, trajectory: xr.Dataset, query: int = -1) -> list[AttentionPhase]:
         """The four phases of Fig. 3 (A1), seen or not, for one token of the chosen input."""
         law = self.data.law[list(self.data.sequence)]
         names = self._spelled(self.data.sequence)

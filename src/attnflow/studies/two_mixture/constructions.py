@@ -7,7 +7,6 @@ scores (`Construction.of`), and every S comes from some (WK = I, WQ = S).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -162,25 +161,6 @@ def corrected(groups: int, scale: float = 1.0, bias: float = 0.5) -> Constructio
     w = np.tile(np.repeat([1.0, 0.0], K), (2, 1))
     S = np.stack([C * same - 2 * C * cross, C * same + 2 * C * cross])
     return Construction(w, S, bias, name="corrected")
-
-
-def learned_shape(groups: int, scale: float = 1.0, bias: float = 0.5) -> Construction:
-    """What training finds: key c, query v, readout c, with the printed signs of the heads."""
-    K, C = whole("groups", groups, least=2), positive("scale", scale)
-    same, cross = _blocks(K)
-    w = np.tile(np.repeat([1.0, 0.0], K), (2, 1))
-    S = np.stack([C * same + 2 * C * cross.T, C * same - 2 * C * cross.T])
-    return Construction(w, S, bias, name="key c, query v")
-
-
-KNOWN: dict[str, Callable[..., Construction]] = {
-    "printed": printed,
-    "transposed": transposed,
-    "second sign changed": resigned,
-    "corrected": corrected,
-    "key c, query v": learned_shape,
-}
-"""The constructions of this module by name."""
 
 
 def _blocks(K: int) -> tuple[Any, Any]:
