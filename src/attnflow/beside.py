@@ -13,6 +13,7 @@ import os
 import pickle
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -28,7 +29,7 @@ from attnflow.studies import config as configs
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from attnflow.claims import Ledger
+    from attnflow.claims import Claim, Ledger
     from attnflow.draw import Figures
     from attnflow.linearise import SaddleTable
     from attnflow.studies.study import Study
@@ -42,8 +43,13 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def begin(study: str, config: Any, task: Task = "claims") -> Beside | None:
+def begin(
+    study: str, config: Any, task: Task = "claims", only: Sequence[str] = ()
+) -> Beside | None:
     """The process beside, or None where there is one core, a tracer, or nothing to find it by.
+
+    `only` chooses claims by their label or section. What claims share is computed by one of the two
+    processes and handed to the other (`attnflow.claims.once`).
 
     `ATTNFLOW_PROCESSES=1` keeps everything in one process. A debugger or a coverage tool sees all
     that is done for the same reason.
@@ -53,14 +59,14 @@ def begin(study: str, config: Any, task: Task = "claims") -> Beside | None:
     several = (int(most) if most.isdigit() else cores or 1) > 1
     if not several or sys.gettrace() is not None or not studies.built_in(study):
         return None
-    return Beside(task, study, configs.as_dict(config))
+    return Beside(task, study, configs.as_dict(config), only)
 
 
 class Beside:
     """A process that measures the claims of a study, or draws its figures, in their order, and
     writes a line for each."""
 
-    def __init__(self, task: Task, study: str, config: dict[str, Any]):
+    def __init__(self, task: Task, study: str, config: dict[str, Any], only: Sequence[str] = ()):
         self.task = task
         self._rows: list[Any] = []
         self._writer: threading.Thread | None = None
@@ -73,7 +79,8 @@ class Beside:
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        self._write((task, study, config))
+        self._mates = tempfile.TemporaryDirectory(prefix="attnflow-", ignore_cleanup_errors=True)
+        self._write((task, study, config, self._mates.name, tuple(only)))
 
     def give(self, given: Solution | SaddleTable) -> None:
         """What figures are drawn from: first the solve, then its saddles if it has any."""
@@ -92,14 +99,18 @@ class Beside:
         self._writer = threading.Thread(target=write, daemon=True)
         self._writer.start()
 
-    def ledger(self, ready: Study, progress: Progress | None = None) -> Ledger:
-        """The ledger of the study: claims from the last on are measured here until both meet."""
+    def ledger(
+        self, ready: Study, claims: Sequence[Claim], progress: Progress | None = None
+    ) -> Ledger:
+        """The ledger of these claims: from the last on they are measured here until both meet."""
         from attnflow.claims import Ledger, Row
+        from attnflow.claims.once import sharing
 
         def here(each: Any) -> Row:
             return Ledger.check([each], ready)[0]
 
-        return Ledger(tuple(self._shared(list(ready.claims()), here, Row.from_dict, progress)))
+        with sharing(Path(self._mates.name)):
+            return Ledger(tuple(self._shared(claims, here, Row.from_dict, progress)))
 
     def figures(
         self, names: Sequence[str], here: Callable[[str], Figure | None]
@@ -146,6 +157,7 @@ class Beside:
         self._process.kill()
         self._process.wait()
         self._reader.join()
+        self._mates.cleanup()
         assert self._process.stdin is not None
         with suppress(OSError):  # of what it has not read
             self._process.stdin.close()
@@ -186,13 +198,16 @@ def drawing_order(figures: Figures) -> list[str]:
     return sorted(figures, key=lambda name: not getattr(figures[name], "of_config", False))
 
 
-def _rows(task: Task, ready: Study) -> Iterator[Any]:
+def _rows(task: Task, ready: Study, mates: Path, only: Sequence[str]) -> Iterator[Any]:
     """A value that is written as JSON for each claim or figure of a study."""
     if task == "claims":
         from attnflow.claims import Ledger
+        from attnflow.claims.ledger import selected
+        from attnflow.claims.once import sharing
 
-        for each in ready.claims():
-            yield Ledger.check([each], ready)[0].to_dict()
+        with sharing(mates):
+            for each in selected(ready.claims(), only):
+                yield Ledger.check([each], ready)[0].to_dict()
         return
     from attnflow.draw import new, styled, svg
 
@@ -223,11 +238,11 @@ def _attempt(draw: Callable[[], str]) -> str | None:
 
 
 def _main(parent: int) -> None:
-    task, study, config = pickle.load(sys.stdin.buffer)
+    task, study, config, mates, only = pickle.load(sys.stdin.buffer)
     begin_worker(parent)
     use_compilation_cache()
     rows, sys.stdout = sys.stdout, sys.stderr  # what a claim prints is not a row
-    for row in _rows(task, studies.build(study, config)):
+    for row in _rows(task, studies.build(study, config), Path(mates), only):
         rows.write(json.dumps(row, allow_nan=False) + "\n")
         rows.flush()
 
