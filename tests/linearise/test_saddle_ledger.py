@@ -233,9 +233,10 @@ def test_a_discrete_run_is_refused() -> None:
 
 def test_the_laws_of_pure_growth_are_told_apart_by_their_residuals() -> None:
     x = np.linspace(-14, -3, 80)
-    pure = exponential(x, np.full(80, 0.7), 60)
+    pure = exponential(x, np.full(80, 0.7), 60, 0.68)
     assert pure is not None
     assert (pure.rate, pure.span) == pytest.approx((0.7, 11.0), rel=1e-10)
+    assert exponential(x, np.full(80, 0.7), 60, 0.6) is None  # not at its own rate
     flat = algebraic(x, np.full(80, 0.7), 60)
     assert flat is not None
     assert not flat.holds  # a power of 1 is the exponential
@@ -246,9 +247,8 @@ def test_the_laws_of_pure_growth_are_told_apart_by_their_residuals() -> None:
         assert law.holds
         assert (law.power, law.residual) == pytest.approx((q, 0.0), abs=1e-8)
         assert law.span == pytest.approx(11 / np.log(10))
-        other = exponential(x, rate, 60)
-        assert other is not None
-        assert not other.holds
+        other = exponential(x, rate, 60, rate[60])
+        assert other is None or not other.holds
         # t = (1 - exp(-p growth)) / (p rate): the time of the law itself.
         t = np.concatenate([[0], np.cumsum(np.diff(x) / np.sqrt(rate[1:] * rate[:-1]))])
         assert law.wait(x[60] - x[0]) == pytest.approx(t[60], rel=0.01)
@@ -262,7 +262,7 @@ def test_a_bend_between_two_laws_is_none() -> None:
     slow = 1e-1 + np.exp(x / 2)
     assert law_at(x, slow, 100) == "exponential"
     assert law_at(x, slow, 270) is None
-    assert exponential(x, -rate, 30) is None
+    assert exponential(x, -rate, 30, 1e-3) is None
     # Half an e-fold is too short, and a decade of the speed is the least for a power.
     short = x < x[0] + 0.5
     assert law_at(x[short], np.full(short.sum(), 0.3), 5) is None
@@ -270,7 +270,8 @@ def test_a_bend_between_two_laws_is_none() -> None:
 
 
 def law_at(x: np.ndarray, rate: np.ndarray, at: int) -> str | None:
-    fits = [law for law in (exponential(x, rate, at), algebraic(x, rate, at)) if law and law.holds]
+    seen = exponential(x, rate, at, rate[0]), algebraic(x, rate, at)
+    fits = [law for law in seen if law and law.holds]
     assert len(fits) < 2
     return fits[0].name if fits else None
 
