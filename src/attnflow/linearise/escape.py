@@ -9,9 +9,9 @@ first case, and in the second `d log s / dt = C s^p` with `p = (q-1)/q`.
 Both laws are read in the plane of (log size, log growth rate), off the solver's own rows: times do
 not enter, so that a blow-up at t = 1e20, which no clock resolves, is a line as well. A law counts
 where it is in force when the plateau is left: its window is a stretch of rows around the exit on
-which the rate (or the power) stays within a tenth of one value, over an e-fold of the amplitude
-(exponential) or a decade of the speed (algebraic) at least. A stretch between two laws, as when
-factors of different sizes catch up with each other, bends, and gets none.
+which the growth rate (or the local power) stays within a tenth of one value, over an e-fold of the
+amplitude (exponential) or a decade of the speed (algebraic) at least. A stretch between two laws,
+as when factors of different sizes catch up with each other, bends, and gets none.
 
 The power of an analytic flow is whole in the limit, and on the way there it is off by corrections
 of the relative order r^m or r^-m with m >= 1, which change by at least their own size over an
@@ -34,7 +34,8 @@ STEADY = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 gives the rate, the last one decides whether there is a law."""
 
 NEAR = 0.1
-"""How far the local power may be from its whole number along the window, relatively."""
+"""How far the local power may be from its whole number along the window, relatively, and a growth
+rate from that of its mode."""
 
 TOLD = 0.01
 """Powers are not told apart more closely than this, relatively nor absolutely."""
@@ -99,9 +100,14 @@ class Law:
 
 def exponential(size: Series, rate: Series, at: int, own: float) -> Law | None:
     """The exponential law around row `at` of the size of a mode (its log) and its growth rate; None
-    if it does not grow at its own rate there."""
+    if it does not grow at its own rate.
+
+    Towards the exit a mode may fall behind its own rate, since every escape saturates. One that is
+    ahead of it is driven by higher orders: another law has taken over.
+    """
     _, log = _growing(size, rate, at)
-    low, high = _around(at, np.abs(np.exp(log) / own - 1) <= NEAR)
+    low, high = _around(at, log <= np.log(own * (1 + NEAR)))
+    low, high = _longest(size, log, range(low, high + 1), STEADY[-1], at)
     if low == high:
         return None
     span = float(size[high] - size[low])
@@ -113,6 +119,8 @@ def exponential(size: Series, rate: Series, at: int, own: float) -> Law | None:
     residual = float(np.sqrt(weights @ (y - weights @ y) ** 2))
     # The mean over time is the harmonic one over the growth.
     steady = float(1 / (_weights(size[a : b + 1]) @ np.exp(-log[a : b + 1])))
+    if abs(steady / own - 1) > NEAR:
+        return None
     return Law("exponential", low, high, span, residual, steady)
 
 
@@ -183,13 +191,18 @@ def _growing(size: Series, rate: Series, at: int) -> tuple[range, Series]:
     return range(low, high + 1), np.log(np.where(grows, rate, np.nan))
 
 
-def _longest(size: Series, log: Series, rows: range, band: float) -> tuple[int, int]:
-    """The stretch of rows with the most growth on which the rate stays within `band`."""
-    best, low = (rows[0], rows[0]), rows[0]
+def _longest(
+    size: Series, log: Series, rows: range, band: float, at: int | None = None
+) -> tuple[int, int]:
+    """The stretch of rows with the most growth on which the rate stays within `band`; around row
+    `at`, where that is given."""
+    low = rows[0]
+    best = (low, low) if at is None else (at, at)
     for high in rows:
         while np.ptp(log[low : high + 1]) > 2 * band:
             low += 1
-        if size[high] - size[low] > size[best[1]] - size[best[0]]:
+        around = at is None or low <= at <= high
+        if around and size[high] - size[low] > size[best[1]] - size[best[0]]:
             best = (low, high)
     return best
 
