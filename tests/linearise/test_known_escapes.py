@@ -24,6 +24,12 @@ def test_a_product_is_left_by_its_own_law(n: int, eps: float) -> None:
             assert found["point"].max() < 0.05 * eps
 
 
+@pytest.mark.parametrize(("n", "seed"), [(3, 1016), (3, 2026), (4, 2043)])
+def test_a_start_between_two_laws_gets_none(n: int, seed: int) -> None:
+    # The local power comes to 1.93 and falls again; or the mode is a fifth ahead of its own rate.
+    assert saddles.product(n, 0.1, seed)["law"] is None
+
+
 def test_a_wrong_law_would_be_noticed() -> None:
     path = _products.Path(_products.start(3, 1e-3, None))
     assert path.right("algebraic", 2.0) == "right"
@@ -33,7 +39,7 @@ def test_a_wrong_law_would_be_noticed() -> None:
     assert _products.Path(_products.start(2, 1e-3, 0)).right("algebraic", 2.0) == "wrong"
 
 
-@pytest.mark.parametrize("seed", [0, 2])
+@pytest.mark.parametrize("seed", [0, 3])
 def test_attention_with_separate_factors_is_left_algebraically(seed: int) -> None:
     rows = saddles.attention_rows(1e-2, seed)
     assert [row["loss"] for row in rows] == pytest.approx([3.5, 1.5, 0.5], abs=1e-3)

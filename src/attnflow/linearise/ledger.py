@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 SAME = 0.02
 """Rates within this share of the top one belong to the same (multiple) eigenvalue."""
 
-AGREES = 0.1
-"""A growth belongs to a mode when it is within this share of the mode's rate."""
-
 IN_TIME = 0.1
 """A law is said when it ends the plateau within this share of the wait."""
 
 ACTS = 0.1
 """A mode that cannot grow by this e-fold during the whole plateau did not free the flow."""
+
+MOST = 40
+"""Of the search behind a plateau; one that was still getting slower then is not decided."""
 
 WAITS = 1.0
 """A run that ends on a saddle waits there when its top mode could have grown by this e-fold."""
@@ -139,7 +139,7 @@ def _still(
         path = max(path, 3 * float(np.linalg.norm(v)) / growth)
     if not path > 0 or not (grows or _may_leave(spectrum(system.flow, final), v, waited, path)):
         return []
-    point = critical_point(system.flow, final, leaf=start, within=path, max_iterations=40)
+    point = critical_point(system.flow, final, leaf=start, within=path, max_iterations=MOST)
     if point.spectrum is None:
         return []
     top = _top_rate(point.spectrum)
@@ -170,27 +170,33 @@ def _wait(number: int, plateau: Plateau, escape: Escape, start: Params) -> Wait:
         leaf=start,
         within=escape.extent or None,
         tolerance=1e-8,
-        max_iterations=40,
+        max_iterations=MOST,
     )
+    undecided = not point.converged and point.iterations >= MOST
     modes = _Modes.of(point, escape)
-    seen = _laws(escape, modes)
-    law = min((x for x in seen if x.holds), key=lambda x: x.residual, default=None)
     wait = Wait(
         number,
         plateau,
-        "saddle" if point.converged else "bottleneck",
+        "saddle" if point.converged else "unknown" if undecided else "bottleneck",
         point,
         escape.extent,
         modes.rates if modes is not None else (),
         modes.blocks if modes is not None else "",
-        law,
-        float("nan") if law is None else _leave(escape, law, modes),
-        _words(point, law, seen),
     )
-    if law is None or abs(wait.exit_ratio - 1) <= IN_TIME:
-        return wait
-    words = f"no law: {law.tried}, but it would leave after {wait.exit_ratio:.2f} of the wait"
-    return replace(wait, law=None, sentence=words)
+    if not point.converged:  # a law of escape is one of leaving a critical point
+        return replace(wait, sentence=f"{point.sentence}; no law")
+    seen = _laws(escape, modes)
+    held = sorted((law for law in seen if law.holds), key=lambda law: law.residual)
+    for law in held:
+        found = replace(wait, leave_predicted=_leave(escape, law, modes))
+        if abs(found.exit_ratio - 1) <= IN_TIME:
+            return replace(found, law=law, sentence=law.sentence)
+    if not held:
+        tried = f" ({', '.join(law.tried for law in seen)})" if seen else ""
+        return replace(wait, sentence=f"no law{tried}")
+    late = replace(wait, leave_predicted=_leave(escape, held[0], modes))
+    words = f"{held[0].tried}, but it would leave after {late.exit_ratio:.2f} of the wait"
+    return replace(late, sentence=f"no law: {words}")
 
 
 def _leave(escape: Escape, law: Law, modes: _Modes | None) -> float:
@@ -202,30 +208,11 @@ def _leave(escape: Escape, law: Law, modes: _Modes | None) -> float:
 
 
 def _laws(escape: Escape, modes: _Modes | None) -> list[Law]:
-    """Both laws as fitted: the powers of the speed, and the exponential of the point's top mode.
-
-    Without a mode the speed has to be an exponential, which no passage between two powers is for
-    long: over three e-folds, more closely. A mode that grows at another rate than its own does not
-    follow its law; then only the powers are left.
-    """
-    speed = np.log(escape.speed), escape.growth, escape.leave
-    found = [algebraic(*speed)]
-    if modes is None:
-        found.append(exponential(*speed, band=0.05, least=3.0))
-    else:
-        grown = exponential(*modes.growth(escape), escape.leave)
-        agrees = grown is not None and abs(grown.rate / modes.rates[0] - 1) <= AGREES
-        found.append(grown if agrees else None)
+    """Both laws as fitted: the powers of the speed, and the exponential of the point's top mode."""
+    found = [algebraic(np.log(escape.speed), escape.growth, escape.leave)]
+    if modes is not None:
+        found.append(exponential(*modes.growth(escape), escape.leave, modes.rates[0]))
     return [law for law in found if law is not None]
-
-
-def _words(point: CriticalPoint, law: Law | None, seen: list[Law]) -> str:
-    said = [] if point.converged else [point.sentence]
-    if law is not None:
-        said.append(law.sentence)
-    else:
-        said.append("no law" + (f" ({', '.join(x.tried for x in seen)})" if seen else ""))
-    return "; ".join(said)
 
 
 @dataclass(frozen=True)
