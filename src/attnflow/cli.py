@@ -175,6 +175,7 @@ def check(
     study: Name,
     config: Path | None = None,
     overrides: Words = (),
+    only: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = (),
     export: Annotated[tuple[Path, ...], tyro.conf.UseAppendAction] = (),
     json: Flag = False,
 ) -> int:
@@ -183,6 +184,7 @@ def check(
     Args:
         study: name of a study, or a Python file that defines one.
         config: TOML file with config keys.
+        only: the claims whose label or section contains this text ("Thm 3.2"); repeatable.
         export: also write the ledger to a file: .json, .md, .tex or .bib by its ending; repeatable.
         json: print the ledger as a JSON array.
     """
@@ -201,6 +203,7 @@ def check(
     ledger = walk.check(
         study,
         ready,
+        only=only,
         progress=lambda done, total, row: say("claims", f"{done}/{total}  {row.id}", passing=True),
     )
     say("claims", ledger.summary)

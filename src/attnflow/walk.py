@@ -10,7 +10,7 @@ import functools
 import json
 import os
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -115,12 +115,14 @@ def _on_disk(
         return found
 
 
-def check(study: str, config: Any = None, *, progress: Any = None, **keys: Any) -> Ledger:
+def check(
+    study: str, config: Any = None, *, only: Sequence[str] = (), progress: Any = None, **keys: Any
+) -> Ledger:
     """Measure every claim of a study: the ledger, with `surprises` where a verdict is not the
-    expected one."""
+    expected one. `only` are texts: the claims whose label or section contains one of them."""
     name, checked = studies.configured(study, config, **keys)
-    with _beside(name, checked, "claims") as other:
-        return _measured(build(study, checked), other, progress)
+    with _beside(name, checked, "claims", only) as other:
+        return _measured(build(study, checked), other, progress, only)
 
 
 def write_report(found: Run, folder: RunFolder, drawn: Any = None, pdf: bool = False) -> Path:
@@ -332,9 +334,11 @@ def _saddles(found: Run) -> Any:
 
 
 @contextmanager
-def _beside(name: str, config: Any, task: beside.Task | None) -> Iterator[beside.Beside | None]:
+def _beside(
+    name: str, config: Any, task: beside.Task | None, only: Sequence[str] = ()
+) -> Iterator[beside.Beside | None]:
     """A process that begins with a task beside this one; None where there is no task or core."""
-    other = beside.begin(name, config, task) if task is not None else None
+    other = beside.begin(name, config, task, only) if task is not None else None
     try:
         yield other
     finally:
@@ -342,12 +346,16 @@ def _beside(name: str, config: Any, task: beside.Task | None) -> Iterator[beside
             other.end()
 
 
-def _measured(ready: Study, other: beside.Beside | None, progress: Any) -> Ledger:
+def _measured(
+    ready: Study, other: beside.Beside | None, progress: Any, only: Sequence[str] = ()
+) -> Ledger:
     from attnflow.claims import Ledger
+    from attnflow.claims.ledger import selected
 
+    claims = selected(ready.claims(), only)
     if other is not None:
-        return other.ledger(ready, progress)
-    return Ledger.check(ready.claims(), ready, progress)
+        return other.ledger(ready, claims, progress)
+    return Ledger.check(claims, ready, progress)
 
 
 def _drawn(

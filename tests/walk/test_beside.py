@@ -41,7 +41,7 @@ def test_two_processes_give_the_ledger_of_one(two, monkeypatch) -> None:
     while not other._rows:  # it measures from the first claim on
         other._reader.join(0.1)
         assert other._reader.is_alive()
-    found = other.ledger(ready, lambda done, total, row: seen.append((done, total)))
+    found = other.ledger(ready, claims, lambda done, total, row: seen.append((done, total)))
     assert rows(found) == rows(alone)
     assert plain(found.records()[-1]) == plain(alone.records()[-1])
     assert all(total == 12 for _, total in seen)
@@ -54,7 +54,7 @@ def test_what_the_other_process_does_not_give_is_measured_here(two, monkeypatch)
     other = beside.begin(STUDY, ready.config)
     assert other is not None
     os.kill(other._process.pid, signal.SIGKILL)
-    assert rows(other.ledger(ready)) == rows(Ledger.check(claims, ready))
+    assert rows(other.ledger(ready, claims)) == rows(Ledger.check(claims, ready))
 
 
 def test_one_process_where_one_is_asked_for_or_the_study_is_ones_own(monkeypatch) -> None:
