@@ -15,8 +15,8 @@ as when factors of different sizes catch up with each other, bends, and gets non
 
 The power of an analytic flow is whole in the limit, and on the way there it is off by corrections
 of the relative order r^m or r^-m with m >= 1, which change by at least their own size over an
-e-fold of the distance. So the change of the local power per e-fold of the distance estimates how far
-the limit is: that is the error of a power. A power is said when the whole number is within that
+e-fold of the distance. So the change of the local power per e-fold of the distance estimates how
+far the limit is: that is the error of a power. A power is said when the whole number is within that
 error. A logarithm or a broken power stays off a whole number without changing, and gets no law.
 """
 
