@@ -54,10 +54,10 @@ def the_law_is_stationary(study) -> Measurement:
     step = P @ np.diag(np.arange(1.0, len(pi) + 1))  # another matrix, whose rows do not sum to 1
     return every(
         law=equal(
-            predicted=pi,
-            measured=np.linalg.matrix_power(P, 2**14)[0],
+            predicted=[pi, MarkovChain.of(P).pi],
+            measured=[np.linalg.matrix_power(P, 2**14)[0]] * 2,
             rtol=1e-10,
-            control=Control("after one step", measured=P[0]),
+            control=Control("after one step", measured=[P[0]] * 2),
         ),
         rows=equal(
             predicted=np.ones(len(pi)),

@@ -201,6 +201,12 @@ def rank_one_velocity(study) -> Measurement:
             measured=lambda z: autodiff_velocity(rank_one.state_of(z), chain),
             control=Control("queries and keys exchanged", swapped),
         ),
+        readout=identity(
+            over=states(2 * chain.tokens + 2),
+            predicted=lambda z: rank_one.readout_gradient(z, chain),
+            measured=lambda z: _gradients(z, chain)[3],
+            control=Control("that of the scores", measured=lambda z: _gradients(z, chain)[4]),
+        ),
         loss=identity(
             over=states(2 * chain.tokens + 2),
             predicted=lambda z: rank_one.loss(z, chain),
