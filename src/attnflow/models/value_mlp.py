@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
 import equinox as eqx
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -240,7 +239,7 @@ def weight_flow(sentences: Sentences, dim: int) -> Flow:
         return out
 
     def idle(theta: ValueMLP) -> Any:
-        return theta.W - jnp.outer(theta.a, theta.a @ theta.W) / (theta.a @ theta.a)
+        return theta.W - theta.a[:, None] * (theta.a @ theta.W) / (theta.a @ theta.a)
 
     return Flow(
         loss,
@@ -276,12 +275,10 @@ def reduced_flow(sentences: Sentences, dim: int, rate: float, frozen: bool = Fal
         return out
 
     conserved = {
-        "value balance": lambda th: jnp.outer(th["u"], th["u"]) / rate - th["WV"] @ th["WV"].T
+        "value balance": lambda th: th["u"][:, None] * th["u"] / rate - th["WV"] @ th["WV"].T
     }
     if not frozen:
-        conserved["key-query balance"] = lambda th: (
-            th["WK"] @ th["WK"].T - th["WQ"] @ th["WQ"].T
-        )
+        conserved["key-query balance"] = lambda th: th["WK"] @ th["WK"].T - th["WQ"] @ th["WQ"].T
     return Flow(
         loss,
         velocity=velocity,
@@ -360,20 +357,60 @@ def bag_flow(
     return Flow(loss, velocity=velocity, host=True, scale=1.0, name="infinite width")
 
 
-def lengths(state: Any) -> dict[str, Any]:
-    """U, G, VV, S, KK and QQ of a state of `gram_flow` or `reduced_flow`; traceable."""
-    if "gram" in state:
-        value, attention = state["gram"]["value"], state["gram"]["attention"]
-        return {
-            "U": value["u"][0, 0],
-            "G": value["u", "V"][0],
-            "VV": value["V"],
-            "S": attention["K", "Q"],
-            "KK": attention["K"],
-            "QQ": attention["Q"],
-        }
-    u, WV, WK, WQ = (state[name] for name in ("u", "WV", "WK", "WQ"))
-    found = {"U": u @ u, "G": u @ WV, "VV": WV.T @ WV, "S": WK.T @ WQ}
-    return {**found, "KK": WK.T @ WK, "QQ": WQ.T @ WQ}
+# --- Reading a state.
 
 
+class Correlations:
+    """What a state of `reduced_flow` says of words: U, G, VV, S, KK, QQ, each when asked for."""
+
+    def __init__(self, state: Params):
+        self.state = state
+
+    @functools.cached_property
+    def U(self) -> Any:
+        """|u|^2, the double sum of `a_i a_j w_i.w_j`."""
+        return self.state["u"] @ self.state["u"]
+
+    @functools.cached_property
+    def G(self) -> Any:
+        """The MLP's value of each word."""
+        return self.state["u"] @ self.state["WV"]
+
+    @functools.cached_property
+    def VV(self) -> Any:
+        return self.state["WV"].T @ self.state["WV"]
+
+    @functools.cached_property
+    def S(self) -> Any:
+        """score[key, query]."""
+        return self.state["WK"].T @ self.state["WQ"]
+
+    @functools.cached_property
+    def KK(self) -> Any:
+        return self.state["WK"].T @ self.state["WK"]
+
+    @functools.cached_property
+    def QQ(self) -> Any:
+        return self.state["WQ"].T @ self.state["WQ"]
+
+    def pushed(self, phi: Any) -> Any:
+        """`VV phi`."""
+        return self.state["WV"].T @ (self.state["WV"] @ phi)
+
+
+@final
+class GramCorrelations(Correlations):
+    """The same of a state of `gram_flow`."""
+
+    def __init__(self, state: Params):
+        value, attention = (state["gram"][name] for name in ("value", "attention"))
+        self.U, self.G, self.VV = value["u"][0, 0], value["u", "V"][0], value["V"]
+        self.S, self.KK, self.QQ = attention["K", "Q"], attention["K"], attention["Q"]
+
+    def pushed(self, phi: Any) -> Any:
+        return self.VV @ phi
+
+
+def correlations(state: Params) -> Correlations:
+    """What a state says of words, whichever flow it belongs to; traceable."""
+    return (GramCorrelations if "gram" in state else Correlations)(state)

@@ -9,8 +9,6 @@ from attnflow._errors import InputError, positive, shown, whole
 from attnflow.studies.config import fits, key, unused
 from attnflow.tasks.cooccurrence import WordCooccurrence
 
-Init = Literal["condition", "torch", "kaiming", "torch-output", "kaiming-output", "expected"]
-
 
 @dataclass(frozen=True)
 class Config:
@@ -30,12 +28,13 @@ class Config:
     proportions: tuple[float, ...] = key(
         (), "share of each class, subsets of the targets from the largest; empty: 1/2, rest equal"
     )
-    init: Init = key(
-        "condition",
-        "condition: Condition 1 with k0, k1; four readings of Kaiming: torch, kaiming (a = +-1), "
-        "torch-output, kaiming-output (a of size 1/sqrt m1); expected: Condition 1 without "
-        "fluctuations",
-        head=True,
+    init: Literal["condition", "torch", "kaiming", "torch-output", "kaiming-output", "expected"] = (
+        key(
+            "condition",
+            "condition: Condition 1 with k0, k1; readings of Kaiming: torch, kaiming (a = +-1), "
+            "torch-output, kaiming-output (a of size 1/sqrt m1); expected: Condition 1 without noise",
+            head=True,
+        )
     )
     k0: float = key(0.3, "scale of WV, WK, WQ: entries N(0, k0^2 / (L m))", head=True)
     k1: float = key(1.0, "scale of W: entries N(0, k1^2 / m1)", head=True)
@@ -46,14 +45,20 @@ class Config:
         "flow, or gd (descent); infinite-width: m to infinity, uniform attention; scalar: also n",
         head=True,
     )
-    until: float = key(1e4, "where a run ends, in tau = (|W'a|^2 + |a|^2 s0^2 m) t", head=True)
+    until: float = key(
+        0.0,
+        "where a run ends, in tau = (|W'a|^2 + |a|^2 s0^2 m) t; 0: 1e4, or 1e6 in the limits",
+        head=True,
+    )
     rate: float = key(0.01, "learning rate of gd; time is steps times rate")
     rtol: float = key(1e-8, "relative tolerance of the solve")
     seed: int = key(0, "seed of training words and weights")
 
     def __post_init__(self) -> None:
-        for name in ("k0", "k1", "until", "rate", "rtol"):
+        for name in ("k0", "k1", "rate", "rtol"):
             positive(name, getattr(self, name))
+        if self.until != 0:
+            positive("until", self.until)
         if self.rtol >= 0.1:
             raise InputError("rtol", f"{self.rtol:g}; below 0.1")
         if self.output < 0:
@@ -107,7 +112,11 @@ class Config:
         return self.vocab or self.needed
 
     @property
+    def end(self) -> float:
+        """`until`, or the mode's own."""
+        return self.until or (1e6 if self.infinite else 1e4)
+
+    @property
     def infinite(self) -> bool:
         """Whether attention stays uniform and time is tau."""
         return self.mode in ("infinite-width", "scalar")
-

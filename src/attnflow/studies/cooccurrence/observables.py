@@ -8,7 +8,7 @@ task and shown as `target 1`, `target 2`, `common`, `word 1` ...
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, final
 
 import numpy as np
@@ -17,7 +17,7 @@ from jaxtyping import Float
 from attnflow.flows.layout import Params
 from attnflow.flows.probes import Mark, Observable, shared
 from attnflow.models.two_head import namespace
-from attnflow.models.value_mlp import Tables, lengths, tables
+from attnflow.models.value_mlp import Correlations, Tables, correlations, tables
 from attnflow.tasks.cooccurrence import Sentences, WordCooccurrence
 
 SHOWN = 3
@@ -34,16 +34,13 @@ class View(Protocol):
     weight: np.ndarray
     membership: np.ndarray
 
-    def margins(self, state: Params) -> Any:
-        """y F of each training sample."""
-        ...
+    margins: Callable[[Params], Any]
+    """y F of each training sample."""
+    value_rates: Callable[[Params], Any]
+    """dG/dt[word]."""
 
     def values(self, state: Params) -> Any:
         """G[word]."""
-        ...
-
-    def value_rates(self, state: Params) -> Any:
-        """dG/dt[word]."""
         ...
 
 
@@ -54,15 +51,13 @@ class BagView:
     def __init__(self, bags: Any, label: Any, weight: Any, membership: Any):
         self.label, self.weight, self.membership = label, weight, membership
         self.signed = label[:, None] * bags
-
-    def margins(self, state: Params) -> Any:
-        return self.signed @ state
+        self.margins = shared(lambda state: self.signed @ state)
+        self.value_rates = shared(
+            lambda state: (weight * residuals(self.margins(state))) @ self.signed
+        )
 
     def values(self, state: Params) -> Any:
         return state
-
-    def value_rates(self, state: Params) -> Any:
-        return (self.weight * residuals(self.margins(state))) @ self.signed
 
 
 @final
@@ -73,25 +68,28 @@ class StateView:
         self.label, self.weight = sentences.label, sentences.weight
         self.membership, self.rate = sentences.membership, rate
         self.tables: Tables = tables(sentences, dim)
-        self.lengths = shared(lengths)
-        first = lengths(start)
-        self.first_scores = np.asarray(first["S"])
+        self.first_scores = np.asarray(correlations(start).S)
         self.first_attention = self.tables.attention(self.first_scores)
-        self._forces = shared(lambda s: self.tables.forces(self.values(s), self.lengths(s)["S"]))
-
-    def margins(self, state: Params) -> Any:
-        return self.tables.margins(self.values(state), self.lengths(state)["S"])
+        self.read = shared(correlations)
+        self.attention = shared(lambda state: self.tables.attention(self.read(state).S))
+        self.margins = shared(self._margins)
+        self.value_rates = shared(self._value_rates)
 
     def values(self, state: Params) -> Any:
-        return self.lengths(state)["G"]
+        return self.read(state).G
 
-    def value_rates(self, state: Params) -> Any:
+    def _margins(self, state: Params) -> Any:
+        found: Correlations = self.read(state)
+        return self.tables.margins(found.G, found.S)
+
+    def _value_rates(self, state: Params) -> Any:
         """eq. (4): `dG = U phi + |a|^2 VV phi`."""
-        found, phi = self.lengths(state), self._forces(state)[0]
-        return found["U"] * phi + self.rate * (found["VV"] @ phi)
+        found: Correlations = self.read(state)
+        phi, _ = self.tables.forces(found.G, found.S)
+        return found.U * phi + self.rate * found.pushed(phi)
 
     def softmax_change(self, state: Params) -> Any:
-        return abs(self.tables.attention(self.lengths(state)["S"]) - self.first_attention).max()
+        return abs(self.attention(state) - self.first_attention).max()
 
 
 def residuals(margins: Any) -> Any:
@@ -104,15 +102,18 @@ def of(view: View, task: WordCooccurrence) -> dict[str, Observable]:
     """The observables of a run."""
     classes = {"class": np.array(task.names)}
     means = view.membership / view.membership.sum(axis=1, keepdims=True)
-    margins, weight, k = shared(view.margins), view.weight, task.targets + 1
+    margins, weight, k = view.margins, view.weight, task.targets + 1
     words = word_names(task.targets, k + SHOWN)
 
-    def loss_of(state: Params) -> Any:
+    def losses(state: Params) -> Any:
         each = margins(state)
-        return means @ namespace(each).logaddexp(0.0, -each)
+        return namespace(each).logaddexp(0.0, -each)
 
     found = {
-        "class_loss": Observable(loss_of, ("class",), classes, "nats", "loss of each class"),
+        "loss": Observable(lambda s: weight @ losses(s), (), {}, "nats", "training loss"),
+        "class_loss": Observable(
+            lambda s: means @ losses(s), ("class",), classes, "nats", "loss of each class"
+        ),
         "class_margin": Observable(
             lambda s: means @ margins(s), ("class",), classes, "", "mean margin y F of each class"
         ),
@@ -135,7 +136,9 @@ def of(view: View, task: WordCooccurrence) -> dict[str, Observable]:
             "dG/dt of targets and common word",
         ),
     }
-    return found | _of_weights(view, words) if isinstance(view, StateView) else found
+    if isinstance(view, StateView):
+        found |= _of_weights(view, words)
+    return {name: replace(o, host=True) for name, o in found.items()}
 
 
 def _of_weights(view: StateView, words: np.ndarray) -> dict[str, Observable]:
@@ -145,12 +148,12 @@ def _of_weights(view: StateView, words: np.ndarray) -> dict[str, Observable]:
     def part(name: str, one: str, two: str, label: str) -> Observable:
         coords = {one: words, two: words}
         return Observable(
-            lambda s: view.lengths(s)[name][:shown, :shown], (one, two), coords, "", label
+            lambda s: getattr(view.read(s), name)[:shown, :shown], (one, two), coords, "", label
         )
 
     def random_change(state: Params) -> Any:
         """Of scores with an irrelevant word: largest and root mean square change."""
-        C = view.lengths(state)["S"] - view.first_scores
+        C = view.read(state).S - view.first_scores
         xp, rest = namespace(C), np.ones(view.first_scores.shape, dtype=bool)
         rest[:k, :k] = False
         size = abs(C) * rest
@@ -158,7 +161,7 @@ def _of_weights(view: StateView, words: np.ndarray) -> dict[str, Observable]:
 
     return {
         "neuron_norm": Observable(
-            lambda s: view.lengths(s)["U"], (), {}, "", "U = |W'a|^2, the sum over neurons"
+            lambda s: view.read(s).U, (), {}, "", "U = |W'a|^2, the sum over neurons"
         ),
         "score": part("S", "key", "query", "scores WK'WQ"),
         "value_correlation": part("VV", "word1", "word2", "WV'WV"),
@@ -189,7 +192,7 @@ def word_names(targets: int, count: int) -> np.ndarray:
 def marks(view: View, task: WordCooccurrence) -> dict[str, Mark]:
     """The functions whose last zeros are the phases' times (see `stages`)."""
     means = view.membership / view.membership.sum(axis=1, keepdims=True)
-    margins, rates, k = shared(view.margins), shared(view.value_rates), task.targets
+    margins, rates, k = view.margins, view.value_rates, task.targets
 
     def lead(state: Params) -> Any:
         found = rates(state)
@@ -198,12 +201,13 @@ def marks(view: View, task: WordCooccurrence) -> dict[str, Mark]:
     def by_values(state: Params) -> Any:
         return (task.label * (task.relevant @ view.values(state)[: k + 1])).min()
 
-    return {
-        "t05": Mark(lead),
-        "t1": Mark(lambda s: (means @ margins(s)).min()),
-        "t1_all": Mark(lambda s: margins(s).min()),
-        "t1_g": Mark(by_values),
+    measures = {
+        "t05": lead,
+        "t1": lambda s: (means @ margins(s)).min(),
+        "t1_all": lambda s: margins(s).min(),
+        "t1_g": by_values,
     }
+    return {name: Mark(measure, host=True) for name, measure in measures.items()}
 
 
 # --- From a trajectory.

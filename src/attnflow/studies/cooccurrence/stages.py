@@ -36,7 +36,8 @@ def find(events: Sequence[Event], tau: float) -> list[Stage]:
     upward = {e.name: e.direction > 0 for e in sorted(events, key=lambda e: e.time)}
     found = [Stage("phase 1", 0.0, 1, "targets' values rise, the common word's follows")]
     if upward.get("t05") and last["t05"] < (last["t1"] or float("inf")):
-        words = f"the common word falls faster than a target rises from tau = {last['t05'] * tau:.4g} on"
+        since = f"{last['t05'] * tau:.4g}"
+        words = f"the common word falls faster than a target rises from tau = {since} on"
         found.append(Stage("common word", last["t05"], 1, words))
     if upward.get("t1"):
         samples, values = (f"{last[n] * tau:.4g}" for n in ("t1_all", "t1_g"))

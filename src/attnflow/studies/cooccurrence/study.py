@@ -132,7 +132,7 @@ class Cooccurrence(Study):
     @property
     def horizon(self) -> float:
         """`until` in the run's own time."""
-        return self.config.until / self.tau
+        return self.config.end / self.tau
 
     @cached_property
     def view(self) -> observables.View:
@@ -234,8 +234,8 @@ class Cooccurrence(Study):
         if c.infinite:
             G, S = final, np.zeros((c.words, c.words))
         else:
-            found = value_mlp.lengths(final)
-            G, S = np.asarray(found["G"]), np.asarray(found["S"])
+            found = value_mlp.correlations(final)
+            G, S = np.asarray(found.G), np.asarray(found.S)
 
         def margin(sentences: Sentences) -> np.ndarray:
             return observables.margins_of(sentences, c.dim, G, S)
