@@ -32,7 +32,7 @@ class Config:
         key(
             "condition",
             "condition: Condition 1 with k0, k1; readings of Kaiming: torch, kaiming (a = +-1), "
-            "torch-output, kaiming-output (a of size 1/sqrt m1); expected: Condition 1 without noise",
+            "torch-output, kaiming-output (a of size 1/sqrt m1); expected: Condition 1, no noise",
             head=True,
         )
     )

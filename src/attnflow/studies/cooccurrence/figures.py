@@ -200,12 +200,16 @@ def attention_effect(study: Cooccurrence, k0: float, output: float) -> float:
             mode="flow",
             rate=0.01,
         )
-        solver = Solver("scipy", "dop853", atol=1e-9)
         end = integrate(
-            one.flow, one.start, 300 / one.tau, rtol=1e-6, solver=solver, save=[0.0], progress=False
+            one.flow,
+            one.start,
+            300 / one.tau,
+            rtol=1e-6,
+            solver=Solver("scipy", "dop853", atol=1e-9),
+            observe={"loss": one.observe["loss"]},
+            progress=False,
         )
-        margins = one.view.margins(end.final)
-        found.append(float(one.view.weight @ np.logaddexp(0.0, -margins)))
+        found.append(float(end.trajectory["loss"][-1]))
     return abs(found[1] / found[0] - 1)
 
 

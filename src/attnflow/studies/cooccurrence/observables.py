@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, final
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from attnflow.flows.layout import Params
 from attnflow.flows.probes import Mark, Observable, shared
 from attnflow.models.two_head import namespace
 from attnflow.models.value_mlp import Correlations, Tables, correlations, tables
-from attnflow.tasks.cooccurrence import Sentences, WordCooccurrence
+from attnflow.tasks.cooccurrence import MOST, Sentences, WordCooccurrence
 
 SHOWN = 3
 """Irrelevant words whose scores and correlations are recorded."""
@@ -263,10 +263,10 @@ def population(
     task: WordCooccurrence, margin: Callable[[Sentences], np.ndarray], draws: int, seed: int
 ) -> Population:
     """Every sentence where they can be listed, else `draws` of them."""
-    exact = task.count <= draws
+    exact = task.count <= MOST
     sentences = task.population if exact else task.sample(draws, seed)
     margins = margin(sentences)
-    return _weighed(margins, sentences.weight, None if exact else sentences.kind)
+    return weighed(margins, sentences.weight, None if exact else sentences.kind)
 
 
 def bag_population(task: WordCooccurrence, G: Float[np.ndarray, "word"]) -> Population:
@@ -275,7 +275,7 @@ def bag_population(task: WordCooccurrence, G: Float[np.ndarray, "word"]) -> Popu
     value, size = np.unique(np.round(G[k:], 12), return_counts=True)
     bags = task.bags(size)
     F = (task.relevant @ G[:k])[bags.kind] + bags.times @ value
-    return _weighed(task.label[bags.kind] * F, bags.weight, None)
+    return weighed(task.label[bags.kind] * F, bags.weight)
 
 
 def margins_of(
@@ -297,7 +297,12 @@ def margins_of(
     return np.concatenate(found)
 
 
-def _weighed(margins: np.ndarray, weight: np.ndarray, kind: np.ndarray | None) -> Population:
+def weighed(
+    margins: Float[np.ndarray, "sample"],
+    weight: Float[np.ndarray, "sample"],
+    kind: Int[np.ndarray, "sample"] | None = None,
+) -> Population:
+    """Loss and error of weighted margins; with `kind`, drawn class by class, their errors too."""
     losses, wrong = np.logaddexp(0.0, -margins), (margins <= 0) * 1.0
     if kind is None:
         return Population(float(weight @ losses), float(weight @ wrong), float(margins.min()))

@@ -35,7 +35,7 @@ PAPER = Citation(
     venue="NeurIPS",
 )
 
-DRAWS = 200_000
+DRAWS = 400_000
 """Sentences of the population that are drawn where listing all of them would take more."""
 
 EXPERIMENT: dict[str, Any] = {"tokens": "iid", "vocab": 64, "init": "torch-output"}
@@ -228,7 +228,7 @@ class Cooccurrence(Study):
         c, final = self.config, self.solution.final
         if c.mode == "scalar":
             margins = self.task.label * (self.task.relevant @ final)
-            return observables._weighed(margins, self.bags[2], None)
+            return observables.weighed(margins, self.bags[2])
         if c.infinite and c.tokens == "distinct":
             return observables.bag_population(self.task, final)
         if c.infinite:
