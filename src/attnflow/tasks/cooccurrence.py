@@ -214,7 +214,7 @@ class WordCooccurrence:
             token[rows, : len(subset)] = subset
             token[rows, len(subset)] = self.targets
             mine = fill[c] if by_class else [f for f, r in zip(fill, rows, strict=True) if r]
-            token[rows, len(subset) + 1 :] = np.reshape(mine, (int(rows.sum()), -1))
+            token[rows, len(subset) + 1 :] = np.reshape(mine, (int(rows.sum()), self.irrelevant[c]))
         return Sentences(token, self.label[kind], weight, kind, self.vocab, self.targets)
 
     def _check_vocab(self, needed: int, why: str) -> None:
@@ -297,8 +297,8 @@ def _population(task: WordCooccurrence) -> Sentences:
     rest, first = task.vocab - task.targets - 1, task.targets + 1
     fill, kinds, chance = [], [], []
     for kind, (size, p) in enumerate(zip(task.irrelevant.tolist(), task.law, strict=True)):
-        words = np.array(list(combinations_with_replacement(range(rest), size)), dtype=np.int64)
-        words = words.reshape(-1, size)
+        rows = list(combinations_with_replacement(range(rest), size))
+        words = np.array(rows, dtype=np.int64).reshape(len(rows), size)
         fill.append(first + words)
         kinds.append(np.full(len(words), kind))
         chance.append(float(p) * _orders(words) / rest**size)
