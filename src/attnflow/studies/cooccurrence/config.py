@@ -80,15 +80,20 @@ class Config:
             unused(self, "mode gd has no tolerance", "rtol")
         else:
             unused(self, f"mode {self.mode} takes no steps", "rate")
-        if not self.infinite:
+        if self.mode != "scalar":
             self._check_sizes()
 
     def _check_sizes(self) -> None:
-        d, m = self.words, self.dim
-        width = min(3 * m * d, 3 * d * d)
-        fits("vocab" if d > m else "dim", d if d > m else m, 8.0 * 30 * width)
+        n, L, d, m = (float(x) for x in (self.samples, self.length, self.words, self.dim))
+        long = "length" if self.length > self.samples else "samples"
+        fits(long, getattr(self, long), 8 * 3 * n * (d + 8 * L * L))
+        if self.infinite:
+            return
+        wide = "vocab" if self.words > self.dim else "dim"
+        value = self.words if wide == "vocab" else self.dim
+        fits(wide, value, 8 * 30 * min(m * d, d * d) + 8 * 4 * m * d)
         if self.init in ("torch", "torch-output"):
-            fits("neurons", self.neurons, 8.0 * 2 * self.neurons * m)
+            fits("neurons", self.neurons, 8 * 2 * self.neurons * m)
 
     def task(self) -> WordCooccurrence:
         """The law of the data."""

@@ -22,7 +22,7 @@ from attnflow.tasks.cooccurrence import Sentences, WordCooccurrence
 SAFE = 1e-9
 """A margin of the limit direction (which gives training samples 1) that counts as positive."""
 
-MOST_STEPS = 4000
+MOST_STEPS = 20_000
 """Admissible numbers of samples that are tried for `safe_samples`."""
 
 
