@@ -14,6 +14,7 @@ widths; flow and descent). At infinite width attention stays uniform (`bag_flow`
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -397,6 +398,11 @@ class Correlations:
         """`VV phi`."""
         return self.state["WV"].T @ (self.state["WV"] @ phi)
 
+    def first(self, words: int) -> Correlations:
+        """The same of the first words alone."""
+        few = {name: self.state[name][:, :words] for name in ("WV", "WK", "WQ")}
+        return Correlations({**few, "u": self.state["u"]})
+
 
 @final
 class GramCorrelations(Correlations):
@@ -409,6 +415,14 @@ class GramCorrelations(Correlations):
 
     def pushed(self, phi: Any) -> Any:
         return self.VV @ phi
+
+    def first(self, words: int) -> Correlations:
+        few = copy.copy(self)
+        few.G = self.G[:words]
+        few.VV, few.S, few.KK, few.QQ = (
+            x[:words, :words] for x in (self.VV, self.S, self.KK, self.QQ)
+        )
+        return few
 
 
 def correlations(state: Params) -> Correlations:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from attnflow.observe.stages import Stage
     from attnflow.studies.cooccurrence.study import Cooccurrence
 
-SCALES = (0.3, 1.0, 3.0, 8.0)
-OUTPUTS = (0.1, 1.0, 10.0, 100.0)
+SCALES = (0.3, 2.0, 8.0)
+OUTPUTS = (0.1, 1.0, 10.0)
 """The grid of k0 and |a|^2: where attention matters."""
 
 RATIOS, VOCABS = (2, 4, 8, 16), (8, 16, 32, 64, 128, 256)

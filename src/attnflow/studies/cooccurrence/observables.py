@@ -144,12 +144,11 @@ def of(view: View, task: WordCooccurrence) -> dict[str, Observable]:
 def _of_weights(view: StateView, words: np.ndarray) -> dict[str, Observable]:
     shown = min(len(words), len(view.first_scores))
     words, k = words[:shown], len(words) - SHOWN
+    few = shared(lambda state: view.read(state).first(shown))
 
     def part(name: str, one: str, two: str, label: str) -> Observable:
         coords = {one: words, two: words}
-        return Observable(
-            lambda s: getattr(view.read(s), name)[:shown, :shown], (one, two), coords, "", label
-        )
+        return Observable(lambda s: getattr(few(s), name), (one, two), coords, "", label)
 
     def random_change(state: Params) -> Any:
         """Of scores with an irrelevant word: largest and root mean square change."""

@@ -35,7 +35,7 @@ PAPER = Citation(
     venue="NeurIPS",
 )
 
-DRAWS = 400_000
+DRAWS = 200_000
 """Sentences of the population that are drawn where listing all of them would take more."""
 
 EXPERIMENT: dict[str, Any] = {"tokens": "iid", "vocab": 64, "init": "torch-output"}
