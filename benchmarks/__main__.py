@@ -22,6 +22,7 @@ NAMES = (
     "gram",
     "training",
     "mixture",
+    "cooccurrence",
     "saddles",
 )
 
