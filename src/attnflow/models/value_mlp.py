@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
@@ -103,35 +102,7 @@ class Initialisation:
         return size * rng.choice([-1.0, 1.0], neurons)
 
 
-def _condition(vocab: int, dim: int, neurons: int, length: int, k0: float, k1: float) -> Any:
-    return Initialisation(k0 / np.sqrt(length * dim), k1 / np.sqrt(neurons), float(neurons))
-
-
-def _torch(vocab: int, dim: int, neurons: int, *_: Any) -> Any:
-    s0, s1 = (1 / np.sqrt(3.0 * fan_in) for fan_in in (vocab, dim))
-    return Initialisation(s0, s1, float(neurons), uniform=True)
-
-
-def _torch_output(vocab: int, dim: int, neurons: int, *_: Any) -> Any:
-    s0, s1 = (1 / np.sqrt(3.0 * fan_in) for fan_in in (vocab, dim))
-    return Initialisation(s0, s1, 1 / 3, uniform=True, uniform_output=True)
-
-
-def _kaiming(vocab: int, dim: int, neurons: int, *_: Any) -> Any:
-    return Initialisation(np.sqrt(2 / vocab), np.sqrt(2 / dim), float(neurons))
-
-
-def _kaiming_output(vocab: int, dim: int, neurons: int, *_: Any) -> Any:
-    return Initialisation(np.sqrt(2 / vocab), np.sqrt(2 / dim), 1.0)
-
-
-INITIALISATIONS: dict[str, Callable[..., Initialisation]] = {
-    "condition": _condition,
-    "torch": _torch,
-    "kaiming": _kaiming,
-    "torch-output": _torch_output,
-    "kaiming-output": _kaiming_output,
-}
+INITIALISATIONS = ("condition", "torch", "kaiming", "torch-output", "kaiming-output")
 """Condition 1 (`s0 = k0/sqrt(L m)`, `s1 = k1/sqrt(m1)`, a = +-1) and four readings of "Kaiming":
 `torch.nn.Linear`'s own, uniform with variance 1/(3 fan-in), and `kaiming_normal_`, variance
 2/fan-in; each with a = +-1, or with an output layer of size 1/sqrt(m1) (`-output`)."""
@@ -151,13 +122,15 @@ def initialisation(
     """A named initialisation; `output` replaces its |a|^2."""
     if name not in INITIALISATIONS:
         raise InputError("init", f"{name!r} is not one; {nearest(name, INITIALISATIONS)}")
-    sizes = [whole("vocab", vocab), whole("dim", dim), whole("neurons", neurons)]
-    made = INITIALISATIONS[name](
-        *sizes, whole("length", length), positive("k0", k0), positive("k1", k1)
-    )
-    if output is None:
-        return made
-    return Initialisation(made.s0, made.s1, positive("output", output), made.uniform)
+    d, m, m1 = whole("vocab", vocab), whole("dim", dim), whole("neurons", neurons)
+    k0, k1, L = positive("k0", k0), positive("k1", k1), whole("length", length)
+    norm = None if output is None else positive("output", output)
+    if name == "condition":
+        return Initialisation(k0 / np.sqrt(L * m), k1 / np.sqrt(m1), norm or float(m1))
+    uniform, small = name.startswith("torch"), name.endswith("-output")
+    s0, s1 = (1 / np.sqrt(3 * f) if uniform else np.sqrt(2 / f) for f in (d, m))
+    own = (1 / 3 if uniform else 1.0) if small else float(m1)
+    return Initialisation(s0, s1, norm or own, uniform, uniform and small and norm is None)
 
 
 # --- Loss and forces in the space of words.

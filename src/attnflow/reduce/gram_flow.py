@@ -214,7 +214,8 @@ class GramFlow(Reduction):
         matrices, rest = self.forces.parts(state)
         forces, of_rest = self.forces.at(matrices, rest)
         halves = {group: forces[group].after(G) for group, G in matrices.items()}
-        moved = {g: h + h.swapaxes(-1, -2) for g, h in halves.items()}  # (D N G)^T = G N D
+        # (D N G)^T = G N D
+        moved: dict[str, Any] = {g: h + h.swapaxes(-1, -2) for g, h in halves.items()}
         if out is not None:
             for group, target in self.declaration.grams(out).items():
                 target.fill(moved[group])

@@ -88,7 +88,7 @@ class WordCooccurrence:
             )
         parts = [Fraction(p).limit_denominator(10_000) for p in given]
         if sum(parts) != 1:  # rounded thirds: the rest is the last class's
-            parts[-1] = 1 - sum(parts[:-1])
+            parts[-1] = Fraction(1) - sum(parts[:-1], Fraction(0))
         return tuple(parts)
 
     @property

@@ -23,7 +23,7 @@ NAMES = ("t05", "t1", "t1_all", "t1_g")
 
 def last_crossings(events: Sequence[Event]) -> dict[str, float]:
     """The time of each, in the run's own time; 0 where there is no crossing after t = 0."""
-    found = dict.fromkeys(NAMES, 0.0)
+    found: dict[str, float] = dict.fromkeys(NAMES, 0.0)
     for event in sorted(events, key=lambda e: e.time):
         if event.name in found:
             found[event.name] = float(event.time)

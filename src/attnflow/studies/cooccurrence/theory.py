@@ -194,7 +194,7 @@ def two_scalars(rtol: float = 1e-12) -> TwoScalars:
         both, single, none = (1 / (1 + np.exp(h)) for h in (2 * x - z, z - x, z))
         return [both / 2 - single / 6, single / 3 + none / 6 - both / 2]
 
-    small = {"rtol": rtol, "atol": 1e-14, "max_step": 0.05}
+    small: dict[str, Any] = {"rtol": rtol, "atol": 1e-14, "max_step": 0.05}
     run = solve_ivp(rates, (0, 40), (0.0, 0.0), "DOP853", dense_output=True, **small)
 
     def at(t: float) -> np.ndarray:
