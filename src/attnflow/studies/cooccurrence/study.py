@@ -127,7 +127,7 @@ class Cooccurrence(Study):
             U0 = init.s1**2 * c.dim * self.output
         else:
             U0 = float(self.drawn["u"] @ self.drawn["u"])
-        return U0 + self.output * init.s0**2 * c.dim
+        return float(U0 + self.output * init.s0**2 * c.dim)
 
     @property
     def horizon(self) -> float:
