@@ -23,6 +23,7 @@ NAMES = (
     "gram",
     "training",
     "mixture",
+    "cooccurrence",
     "saddles",
 )
 

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attnflow.flows import Flow
-from attnflow.models import OneLayerAttention, population_flow
+from attnflow.models import OneLayerAttention, population_flow, value_mlp
 from attnflow.models.one_layer import CONSERVED, population_loss, sequence_loss
 from attnflow.models.one_layer_contexts import context_flow, context_loss
 from attnflow.models.two_head import TwoHeadClassifier, weight_flow
@@ -36,7 +36,13 @@ from attnflow.studies.focus_dilution.limit import (
 )
 from attnflow.studies.focus_text.config import Config
 from attnflow.studies.focus_text.study import FocusDilutionText
-from attnflow.tasks import Contexts, InContextRegression, MarkovChain, MixtureClassification
+from attnflow.tasks import (
+    Contexts,
+    InContextRegression,
+    MarkovChain,
+    MixtureClassification,
+    WordCooccurrence,
+)
 
 PI_A = (0.75, 0.19, 0.05, 0.01)
 
@@ -61,6 +67,11 @@ class Problem:
 
 
 _MAKERS: dict[str, tuple[Callable[[], Problem], tuple[str, ...]]] = {}
+KEPT = (
+    *(population_flow, weight_flow, gram_flow, score_flow, symmetric_flow),
+    *(value_mlp.weight_flow, value_mlp.reduced_flow, value_mlp.gram_flow),
+)
+"""Makers that keep the flows that they made."""
 CALLED: set[str] = set()
 """What was called while the problems were made: `models.one_layer.population_flow`."""
 
@@ -72,7 +83,7 @@ def problem(*tags: str) -> Callable[[Callable[[], Problem]], Callable[[], Proble
     def register(make: Callable[[], Problem]) -> Callable[[], Problem]:
         @functools.cache
         def cached() -> Problem:
-            for maker in (population_flow, weight_flow, gram_flow, score_flow, symmetric_flow):
+            for maker in KEPT:
                 maker.cache_clear()  # a flow that is kept would not be made again
             sys.setprofile(_note)
             try:
@@ -576,3 +587,68 @@ def two_head_symmetric_gram() -> Problem:
     flow = symmetric_flow(THREE.orbits, OMEGA, BIAS).gram
     weights = {name: columns("K", "Q") for name in ("sum", "diff")}
     return quotient(flow, {**weights, "w": draw(2, seed=45)})
+
+
+# --- Attention under a linear MLP.
+
+SENTENCES = WordCooccurrence(length=4, vocab=6).training(12, "iid", seed=1)  # words repeat
+VALUE_DIM, OUTPUT = 7, 2.5
+
+
+def value_weights(seed: int = 1) -> value_mlp.ValueMLP:
+    drawn = value_mlp.Initialisation(0.6, 0.5, OUTPUT).model(6, VALUE_DIM, 5, seed)
+    return value_mlp.ValueMLP(drawn.W, drawn.WV, 2 * drawn.WK, 2 * drawn.WQ, drawn.a)
+
+
+def turned_values(theta: value_mlp.ValueMLP) -> value_mlp.ValueMLP:
+    """Other axes for the values, and others for keys and queries."""
+    R, Q = rotation(VALUE_DIM, 4), rotation(VALUE_DIM, 5)
+    return value_mlp.ValueMLP(theta.W @ R.T, R @ theta.WV, Q @ theta.WK, Q @ theta.WQ, theta.a)
+
+
+def turned_reduced(state: Any) -> Any:
+    R, Q = rotation(VALUE_DIM, 4), rotation(VALUE_DIM, 5)
+    return {
+        "u": R @ state["u"],
+        "WV": R @ state["WV"],
+        "WK": Q @ state["WK"],
+        "WQ": Q @ state["WQ"],
+    }
+
+
+@problem("gradient", "symmetries")
+def value_mlp_weights() -> Problem:
+    flow = value_mlp.weight_flow(SENTENCES, VALUE_DIM)
+    return Problem(flow, value_weights(), symmetries=(turned_values,))
+
+
+@problem("gradient", "symmetries")
+def value_mlp_reduced() -> Problem:
+    flow = value_mlp.reduced_flow(SENTENCES, VALUE_DIM, OUTPUT)
+    return Problem(flow, value_weights(2).reduced, symmetries=(turned_reduced,))
+
+
+@problem("gradient")
+def value_mlp_attention_frozen() -> Problem:
+    flow = value_mlp.reduced_flow(SENTENCES, VALUE_DIM, OUTPUT, frozen=True)
+    return Problem(flow, value_weights(3).reduced)
+
+
+@problem("full")
+def value_mlp_gram() -> Problem:
+    flow = value_mlp.gram_flow(SENTENCES, VALUE_DIM, OUTPUT)
+    start = flow.project(value_weights(4))
+    return Problem(flow, start, full=flow.full, lift=flow.lift, project=flow.declaration.project)
+
+
+@problem("full")
+def value_mlp_gram_frozen() -> Problem:
+    flow = value_mlp.gram_flow(SENTENCES, VALUE_DIM, OUTPUT, frozen=True)
+    start = flow.project(value_weights(5))
+    return Problem(flow, start, full=flow.full, lift=flow.lift, project=flow.declaration.project)
+
+
+@problem("gradient")
+def value_mlp_infinite_width() -> Problem:
+    X = SENTENCES
+    return Problem(value_mlp.bag_flow(X.bags, X.label, X.weight), draw(6, seed=12))

@@ -164,6 +164,9 @@ def test_a_file_that_is_not_toml_is_named(tmp_path) -> None:
         ("two-mixture", {"mode": "staged", "rate": 0.05}, "rate", "mode staged takes no"),
         ("two-mixture", {"mode": "gd", "rtol": 1e-9}, "rtol", "mode gd has no tolerance"),
         ("two-mixture", {"seed": 3}, "seed", "nothing is random at an infinite dim"),
+        ("cooccurrence", {"rate": 0.05}, "rate", "mode flow takes no"),
+        ("cooccurrence", {"mode": "gd", "rtol": 1e-9}, "rtol", "mode gd has no tolerance"),
+        ("cooccurrence", {"init": "torch", "k0": 0.1}, "k0", "scales of its own"),
     ],
 )
 def test_a_value_that_would_be_ignored_is_refused(study, keys, ignored, words) -> None:
@@ -185,7 +188,7 @@ def test_a_tokenizer_file_brings_its_own_vocabulary(tmp_path) -> None:
         configs.build(kind, {"tokenizer": str(file), "vocabulary": 50})
 
 
-BUILT_IN = ("focus-dilution", "focus-dilution-text", "two-mixture")
+BUILT_IN = ("cooccurrence", "focus-dilution", "focus-dilution-text", "two-mixture")
 
 
 def test_keys_of_one_meaning_have_one_name_and_modes_one_word() -> None:
@@ -193,5 +196,5 @@ def test_keys_of_one_meaning_have_one_name_and_modes_one_word() -> None:
     for name in ("until", "rate", "seed", "dim"):
         assert all(name in known for known in hints)
     modes = {mode for known in hints for mode in typing.get_args(known.get("mode"))}
-    assert modes == {"flow", "staged", "gd", "sgd", "adam"}
+    assert modes == {"flow", "staged", "gd", "sgd", "adam", "infinite-width", "scalar"}
     assert not {"lr", "steps", "learning_rate", "width"} & {key for known in hints for key in known}

@@ -27,7 +27,8 @@ NATIVE = 256
 class Observable:
     """A pure measurement of the parameters, with the names of its axes.
 
-    On a flow with gates a function of two arguments gets the gates' shares as the second.
+    On a flow with gates a function of two arguments gets the gates' shares as the second. With
+    `host` it is NumPy's too, and a flow that runs in NumPy never compiles it.
 
     >>> attention = Observable(model.attention, dims=("query", "key"),
     ...                        coords={"query": tokens, "key": tokens}, units="probability")
@@ -38,18 +39,21 @@ class Observable:
     coords: Mapping[str, Any] = field(default_factory=dict)
     units: str = ""
     label: str = ""
+    host: bool = False
 
 
 @dataclass(frozen=True)
 class Mark:
     """Crossed when `measure(theta) - level` changes sign; a vector is one mark per entry.
 
-    `direction` +1 counts only upward crossings, -1 only downward ones, 0 both.
+    `direction` +1 counts only upward crossings, -1 only downward ones, 0 both; `host` as in
+    `Observable`.
     """
 
     measure: Callable[..., Any]
     level: float = 0.0
     direction: int = 0
+    host: bool = False
 
 
 def shared(measure: Callable[..., Any]) -> Callable[..., Any]:
@@ -89,7 +93,9 @@ class Probes:
         fields |= {
             ("mark", n): f"{'stops' if s else 'marks'}.{n}" for n, (_, s) in crossings.items()
         }
-        self._fused = _Fused(system, functions, fields)
+        hosts = {("row", n) for n, o in rows.items() if o.host}
+        hosts |= {("mark", n) for n, (m, _) in crossings.items() if m.host}
+        self._fused = _Fused(system, functions, fields, hosts)
         shapes = self._fused.shapes(y)
         self.shape = _shape(rows, {n: shapes["row", n] for n in rows}, _taken(system))
         self.names: list[str] = []
@@ -142,8 +148,10 @@ class _Fused:
         system: System,
         functions: Mapping[tuple[str, str], Callable[..., Any]],
         fields: Mapping[tuple[str, str], str],
+        hosts: set[tuple[str, str]],
     ):
         self._system, self._functions, self._fields = system, dict(functions), fields
+        self._hosts = hosts
         gated = system.gates is not None
         self._two = {key: gated and takes_two(f) for key, f in functions.items()}
         self._here: set[Any] = set()
@@ -218,8 +226,9 @@ class _Fused:
         return jnp.asarray(self._call(key, theta, self._shares(theta, u, jnp)), dtype=float)
 
     def _native(self, key: Any, y: Vector) -> Any:
-        """The value in NumPy, for systems so small that nothing should be compiled."""
-        if not (self._system.flow.host and self._system.size <= NATIVE):
+        """The value in NumPy: of what is written for it, and of systems so small that nothing
+        should be compiled."""
+        if not (self._system.flow.host and (self._system.size <= NATIVE or key in self._hosts)):
             return None
         theta = self._system.layout.unflatten(y)
         try:

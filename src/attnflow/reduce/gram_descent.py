@@ -21,6 +21,7 @@ from attnflow._precision import float64
 from attnflow.flows.discrete import GradientDescent, Momentum, time_step
 from attnflow.flows.layout import Layout, Params
 from attnflow.reduce.columns import AnyArray, Gram
+from attnflow.reduce.gram_forces import Force
 
 if TYPE_CHECKING:
     from attnflow.reduce.gram_flow import GramFlow
@@ -107,18 +108,18 @@ class Rule:
         mu = getattr(optimiser, "momentum", 0.0)
         return cls(float(optimiser.rate), mu, mu > 0 and getattr(optimiser, "nesterov", False))
 
-    def change(self, G: Matrix, F: Matrix, trace: Trace | None) -> tuple[Matrix, Trace | None]:
+    def change(self, G: Matrix, F: Force, trace: Trace | None) -> tuple[Matrix, Trace | None]:
         """What one step adds to `G = H^T H`, and the new trace."""
-        eta, mu, Ft = self.rate, self.momentum, _turned(F)
-        GF = G @ F
-        FGF = Ft @ GF
+        eta, mu = self.rate, self.momentum
+        GF = F.after(G)
+        FGF = F.before(GF)
         if trace is None:
             return eta * (GF + _turned(GF)) + eta**2 * FGF, None
-        CF = trace[0] @ F
+        CF = F.after(trace[0])
         C = mu * trace[0] - _turned(GF)  # T^T H and T^T T for the new T and the old H
         B = mu**2 * trace[1] - mu * (CF + _turned(CF)) + FGF
         a, b = (eta, eta * mu) if self.nesterov else (0.0, eta)  # dH = a H F - b T
-        CF = C @ F
+        CF = F.after(C)
         first = a * GF - b * _turned(C)  # H^T dH
         second = a**2 * FGF - a * b * (CF + _turned(CF)) + b**2 * B  # dH^T dH
         return first + _turned(first) + second, (C + a * CF - b * B, B)
@@ -153,7 +154,7 @@ def updates(flow: GramFlow, optimiser: Any, layout: Layout, batch: Any = None) -
     def update(gradient: Any, state: Any, y: Any) -> tuple[Any, Any]:
         theta = layout.unflatten(y)
         if batch is None:
-            forces = flow.trace_forces(theta)
+            forces, _ = flow.forces.at(*flow.forces.parts(theta))
         else:
             forces = flow.forces.of_gradient(layout.unflatten(gradient))
         plain, trace = rule.plain(gradient, state["rest"])
@@ -186,7 +187,7 @@ class _Host:
         return self.flow.declaration.state(grams, self.rest)
 
     def _step(self) -> None:
-        forces, gradient = self.flow.forces.host(self.grams, self.rest)
+        forces, gradient = self.flow.forces.at(self.grams, self.rest)
         for group, G in self.grams.items():
             change, self.traces[group] = self.rule.change(G, forces[group], self.traces[group])
             self.grams[group] = G + change

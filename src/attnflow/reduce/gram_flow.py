@@ -23,7 +23,7 @@ from attnflow.reduce.reduction import Reduction, gaussian_point
 
 HOST_LIMIT = 32
 """Up to so many columns the p x p products are NumPy's: a compiled one of this size waits longer
-for another thread than it works."""
+for another thread than it works. With the gradient in closed form they always are."""
 
 
 @final
@@ -66,7 +66,8 @@ class GramFlow(Reduction):
     gradient
         The gradient of the loss in closed form, with its arguments, for NumPy arrays with any
         leading axes: `{("K", "Q"): dL/d(K^T Q)}`, one such dictionary per group where there are
-        groups, blocks left out being 0; with a rest `(that, dL/drest)`. Nothing is compiled then.
+        groups, blocks left out being 0; with a rest `(that, dL/drest)`. A flow compiles nothing
+        then, and blocks left out cost nothing; written for JAX arrays too, it serves descent.
 
     A state is `{"gram": G}` or `{"gram": {group: G}}`, with `"rest"` where there is one.
 
@@ -110,7 +111,7 @@ class GramFlow(Reduction):
         self.flow = Flow(
             self.forces.loss,
             velocity=self._velocity,
-            host=max(map(len, self.forces.diagonals.values())) <= HOST_LIMIT,
+            host=gradient is not None or _columns(self.forces) <= HOST_LIMIT,
             rates={f"rest.{key}": self.rates[key] for key in self.forces.plain},
             conserved=conserved,
             name=name,
@@ -207,22 +208,22 @@ class GramFlow(Reduction):
 
     def trace_forces(self, state: Params) -> dict[str, Any]:
         """`N D` of each group, p x p: the weights move by `H' = H N D`."""
-        return self.forces.traced(*self.forces.parts(state))[0]
+        return {g: F.matrix for g, F in self.forces.at(*self.forces.parts(state))[0].items()}
 
     def _velocity(self, state: Params, out: Params | None = None) -> Params:
         matrices, rest = self.forces.parts(state)
-        find = self.forces.traced if out is None else self.forces.host
-        forces, of_rest = find(matrices, rest)
+        forces, of_rest = self.forces.at(matrices, rest)
+        halves = {group: forces[group].after(G) for group, G in matrices.items()}
+        # (D N G)^T = G N D
+        moved: dict[str, Any] = {g: h + h.swapaxes(-1, -2) for g, h in halves.items()}
         if out is not None:
             for group, target in self.declaration.grams(out).items():
-                half = matrices[group] @ forces[group]
-                target.fill(half + half.T)
+                target.fill(moved[group])
             if rest is not None:
                 jax.tree.map(lambda x, g: np.negative(g, out=x), out["rest"], of_rest)
             return out
-        halves = {group: G @ forces[group] for group, G in matrices.items()}  # (D N G)^T = G N D
-        moved = {g: Gram.view(h + h.T, self.declaration.groups[g]) for g, h in halves.items()}
-        return self.declaration.state(moved, jax.tree.map(jnp.negative, of_rest))
+        grams = {g: Gram.view(m, self.declaration.groups[g]) for g, m in moved.items()}
+        return self.declaration.state(grams, jax.tree.map(jnp.negative, of_rest))
 
     def _check_rates(self, rest: Any) -> None:
         for key in self.forces.plain:
@@ -238,6 +239,11 @@ class GramFlow(Reduction):
 
     def __repr__(self) -> str:
         return f"GramFlow({self.name!r}, columns {', '.join(self.declaration.names)})"
+
+
+def _columns(forces: Forces) -> int:
+    """p of the largest group."""
+    return max(map(len, forces.diagonals.values()))
 
 
 def _blocks_of(start: Any) -> Any:

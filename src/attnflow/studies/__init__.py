@@ -39,6 +39,7 @@ __all__ = [
 ]
 
 _BUILT_IN = {
+    "cooccurrence": ("cooccurrence", "Cooccurrence"),
     "focus-dilution": ("focus_dilution", "FocusDilution"),
     "focus-dilution-text": ("focus_text", "FocusDilutionText"),
     "two-mixture": ("two_mixture", "TwoMixture"),

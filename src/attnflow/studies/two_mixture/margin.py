@@ -4,75 +4,23 @@
     F(X) = [s_+ sum_l X p_l^+, -s_- sum_l X p_l^-, b (s_+ - s_-)]
 
 s are the gates. They depend on w, so a margin needs a convention: `actual` takes the gates of the
-given neurons, `all_on` puts every gate on (what the features can do by themselves). The dual is
-the point of the convex hull of y F nearest to the origin: its weights certify that no u does
-better, and u itself shows that gamma is reached.
+given neurons, `all_on` puts every gate on (what the features can do by themselves).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float
-from scipy.optimize import nnls
 
 from attnflow._errors import InputError, shown
 from attnflow.models.two_head import tables
 from attnflow.models.two_head_reduced import SymmetricFlow
+from attnflow.observe.margin import Margin, largest_margin
 from attnflow.tasks.mixture import MixturePopulation
 
-ZERO = 1e-9
-"""A margin below this, relative to the largest feature, is none."""
-
 Gates = Literal["actual", "all_on"]
-
-
-@dataclass(frozen=True)
-class Margin:
-    """`lower <= margin <= upper`: what the direction reaches and what the dual weights allow."""
-
-    lower: float
-    upper: float
-    direction: Float[np.ndarray, "feature"]
-    weights: Float[np.ndarray, "sample"]
-    """The dual: convex weights of the samples whose mean signed feature is shortest."""
-
-    @property
-    def value(self) -> float:
-        """The margin; 0 where the features are not separable."""
-        return max(self.lower, 0.0)
-
-    @property
-    def separable(self) -> bool:
-        return self.value > 0
-
-
-def largest_margin(Z: Float[np.ndarray, "sample feature"]) -> Margin:
-    """The margin of signed features `y F`, by least-distance programming (Lawson and Hanson).
-
-    The shortest u with `Z u >= 1` solves a non-negative least-squares problem; its residual is
-    the direction, its multipliers are the dual weights.
-    """
-    Z = np.asarray(Z, dtype=float)
-    if Z.ndim != 2 or not len(Z) or not np.isfinite(Z).all():
-        raise InputError("features", f"shape {Z.shape}; finite numbers, sample x feature")
-    scale = float(np.linalg.norm(Z, axis=1).max())
-    if scale == 0:
-        return Margin(0.0, 0.0, np.zeros(Z.shape[1]), np.full(len(Z), 1 / len(Z)))
-    E = np.concatenate([Z.T / scale, np.ones((1, len(Z)))])
-    target = np.zeros(Z.shape[1] + 1)
-    target[-1] = 1.0
-    multipliers, _ = nnls(E, target, maxiter=50 * max(E.shape))
-    weights = multipliers / multipliers.sum()
-    upper = float(np.linalg.norm(weights @ Z))
-    residual = target - E @ multipliers
-    u = -residual[:-1] / residual[-1] if residual[-1] > 0 else np.zeros(Z.shape[1])
-    size = float(np.linalg.norm(u))
-    if upper <= ZERO * scale or size == 0:
-        return Margin(0.0, upper, np.zeros(Z.shape[1]), weights)
-    return Margin(float((Z @ u).min() / size), upper, u / size, weights)
 
 
 def signed_features(

@@ -1,0 +1,1 @@
+"""Word co-occurrence: attention under a linear MLP, two phases, automatic balancing."""
