@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, final
 
 import numpy as np
 import xarray as xr
 
-from attnflow.claims import Citation
+from attnflow.claims import Paper
 from attnflow.draw import Figures
 from attnflow.flows.discrete import descend
 from attnflow.flows.driver import integrate
@@ -23,17 +22,9 @@ from attnflow.models.value_mlp import Initialisation, initialisation
 from attnflow.observe.stages import Stage
 from attnflow.studies.cooccurrence import observables, stages, theory
 from attnflow.studies.cooccurrence.config import Config
+from attnflow.studies.cooccurrence.paper import paper
 from attnflow.studies.study import Study
 from attnflow.tasks.cooccurrence import Sentences, WordCooccurrence
-
-PAPER = Citation(
-    key="yang2024cooccurrence",
-    authors=("Hongru Yang", "Bhavya Kailkhura", "Zhangyang Wang", "Yingbin Liang"),
-    title="Training Dynamics of Transformers to Recognize Word Co-occurrence via Gradient Flow "
-    "Analysis",
-    year=2024,
-    venue="NeurIPS",
-)
 
 DRAWS = 200_000
 """Sentences of the population that are drawn where listing all of them would take more."""
@@ -53,7 +44,7 @@ class Cooccurrence(Study):
     name: ClassVar[str] = "cooccurrence"
     title: ClassVar[str] = "Word co-occurrence: two phases, gradients balance by themselves"
     Config: ClassVar[type] = Config
-    paper: ClassVar[Citation | None] = PAPER
+    paper: ClassVar[Paper | None] = paper
 
     config: Config
 
@@ -173,10 +164,6 @@ class Cooccurrence(Study):
         size = self.initialisation.s0**2 * np.sqrt(self.config.dim)
         return Solver(atol=self.config.rtol * min(1.0, float(size)))
 
-    def at(self, **keys: Any) -> Cooccurrence:
-        """The same study with other keys."""
-        return Cooccurrence(replace(self.config, **keys))
-
     @cached_property
     def experiment(self) -> dict[str, Cooccurrence]:
         """Appendix A, exactly: as `flow` and as `gd`, to the same time."""
@@ -190,6 +177,11 @@ class Cooccurrence(Study):
     def saddles(self, trajectory: xr.Dataset, **options: Any) -> None:
         """None: the flow waits nowhere and ends at infinity."""
         return None
+
+    def claims(self):
+        from attnflow.studies.cooccurrence import claims
+
+        return claims.everything()
 
     def figures(self) -> Figures:
         from attnflow.studies.cooccurrence import figures
