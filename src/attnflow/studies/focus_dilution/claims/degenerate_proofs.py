@@ -103,9 +103,9 @@ def small_eigenvalue_equation(study) -> Measurement:
             atol=size,
             note="eigenvalues over delta^2 at delta = p/1000",
         ),
-        text=r"(\delta G - \delta^2 E\Lambda^{-1}E^\top) x = \lambda x + O(\delta^3)",
-        correct=r"(\delta G + \delta^2 (Q_K^\top H_2 Q_K - E\Lambda^{-1}E^\top)) x = \lambda x + "
-        r"O(\delta^3),\quad J = J_0 + \delta H_1 + \delta^2 H_2",
+        text=r"$(\delta G - \delta^2 E\Lambda^{-1}E^\top) x = \lambda x + O(\delta^3)$",
+        correct=r"$(\delta G + \delta^2 (Q_K^\top H_2 Q_K - E\Lambda^{-1}E^\top)) x = \lambda x +"
+        r" O(\delta^3)$ with $J = J_0 + \delta H_1 + \delta^2 H_2$",
         erratum=Erratum(
             "second-order-hessian",
             "(106) claims the order delta^2 of the small eigenvalues without the second order of "

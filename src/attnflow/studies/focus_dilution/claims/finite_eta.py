@@ -28,9 +28,9 @@ from attnflow.studies.focus_dilution.rank_one import TwoGroup
 from attnflow.tasks.markov import MarkovChain
 
 FINITE = Erratum(
-    "eta-infinite",
-    "Prop. 3.8 and Thm. 3.9 are proved for attention at eta = infinity and stated for the model: "
-    "at finite eta the symmetric point has a mode of finite rate where equal tokens part",
+    "finite-eta",
+    "the point is neutrally stable as eta goes to infinity only: at every finite eta it is a strict"
+    " saddle for part of the laws",
     cause="missing-hypothesis",
 )
 
@@ -146,10 +146,11 @@ def tangential_at_finite_eta(study) -> Measurement:
             ),
             note="as delta goes to 0",
         ),
-        text=r"\lambda_\parallel = O(\delta^2)",
-        correct=r"\lambda_\parallel = r(\eta) + O(\delta^2), r(\eta) > 0 \mathrm{\ where\ } "
-        r"P_{21}(1-P_{21})(\pi_1 L_1^2 P_{12} + (1-\pi_1) L_2^2 P_{22}) < "
-        r"\lambda^2 (1-\pi_1)/(d-1), r(\eta)\to 0 \mathrm{\ as\ } \eta\to\infty",
+        text=r"any positive eigenvalue within rank one is at most $O(\delta^2)$",
+        correct=r"so as $\eta\to\infty$, which the proof takes. At finite $\eta$ it is"
+        r" $r(\eta) + O(\delta^2)$ with $r(\eta) > 0$ where"
+        r" $P_{21}(1-P_{21})[\pi_1L_1^2P_{12} + (1-\pi_1)L_2^2Q] < \lambda^2(1-\pi_1)/(d-1)$, and"
+        r" $r(\eta)\to0$",
         erratum=FINITE,
     )
 
