@@ -385,7 +385,7 @@ def explicit_point(study) -> Measurement:
         c.deltas = 0.03 * c.deltas
         unmoved = Control("not moved", measured=speeds(c, [c.theta] * len(c.deltas)))
         y = speeds(c, c.explicit)
-        return order("Theta", x=c.deltas, y=y, power=2, tol=0.02, control=unmoved)
+        return order("Theta", x=c.deltas, y=y, power=2, control=unmoved)
 
     return at_each(study, fitted)
 

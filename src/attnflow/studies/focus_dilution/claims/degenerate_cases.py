@@ -337,12 +337,13 @@ def same(study, pair: Pair, control: str) -> Measurement:
         over=cases(study),
         predicted=side(0, True),
         measured=side(1, True),
-        atol=1e-13,
+        rtol=1e-11,  # second derivatives of attention are some 1e3 where blocks are 1
+        atol=1e-12,
         control=other,
     )
 
 
-def vanishes(study, f: Callable[[Case, bool], Any], control: str, bound: float = 1e-13):
+def vanishes(study, f: Callable[[Case, bool], Any], control: str, bound: float = 1e-12):
     """The largest entry over all cases is zero to rounding, and is not where not `right`."""
 
     def largest(right: bool) -> float:

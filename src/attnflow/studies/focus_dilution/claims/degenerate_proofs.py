@@ -94,7 +94,7 @@ def small_eigenvalue_equation(study) -> Measurement:
 
     measured = stacked(study, lambda c: c.tangential[0] / c.deltas[0] ** 2)
     printed = stacked(study, lambda c: orders(c, second=False))
-    size = 1e-4 * float(np.abs(printed).max())
+    size = 3e-3 * float(np.abs(printed).max())
     return corrected(
         printed=equal(predicted=printed, measured=measured, atol=size),
         right=equal(
