@@ -18,6 +18,7 @@ SECTIONS = (
     "dilution",
     "symmetric",  # 3.4, Prop. 3.8
     "degenerate",  # 3.4, Appendix D
+    "finite_eta",
     "degenerate_proofs",
     "degenerate_lemmas",
     "bilinear",

@@ -2,548 +2,542 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
-from attnflow.claims import Measurement, at_most, claim, equal, every, exponent, negative, positive
+from attnflow.claims import Control, Measurement, at_most, equal, every, order, sign
 from attnflow.expand.jets import Jet
+from attnflow.models import one_layer
+from attnflow.models.one_layer import OneLayerAttention
 from attnflow.studies.focus_dilution.claims.degenerate_cases import (
-    CONSISTENT,
-    EXPECTED,
-    HERE,
+    BESIDE,
     LOW,
     Case,
     S,
     at_each,
     cases,
+    exact,
+    here,
     same,
     stacked,
-    together,
+    stated,
+    step,
     vanishes,
+    zero,
 )
-from attnflow.studies.focus_dilution.limit import LimitModel
+from attnflow.studies.focus_dilution.limit import (
+    LimitModel,
+    rank_one_weights,
+    split_weights,
+    weight_velocity,
+)
+from attnflow.tasks.markov import MarkovChain
 
-# -- the expansion ------------------------------------------------------------------------------
-
-
-def _remainders(case: Case, terms: int) -> tuple[np.ndarray, np.ndarray]:
-    """|-grad L - its expansion| along one random direction of (theta, delta)."""
-    rng = np.random.default_rng(7)
-    u, way = rng.standard_normal(6), case.small
-    sizes, out = np.geomspace(1e-4, 3e-3, 6), []
-    for t in sizes:
-        h, d = t * u, t * way
-        exact = case.model.velocity(case.theta + h, d)
-        series = case.J0 @ h + d * case.f1
-        if terms == 2:
-            series = series + 0.5 * np.einsum("kab,a,b", case.B, h, h)
-            series = series + d * case.J1 @ h + 0.5 * d**2 * case.f2
-        out.append(np.linalg.norm(exact - series))
-    return sizes, np.array(out)
+# -- the limit, and the expansion ----------------------------------------------------------------
 
 
-@claim("eq 22", part="proof-step", strength="fit", expected=CONSISTENT, **HERE)
-def first_order_expansion(study) -> Measurement:
-    """-grad L(theta, delta) = J0 theta + delta f1 + terms of second order."""
-    return at_each(study, lambda c: exponent(*_remainders(c, 1), 2.0, tol=0.1, control=3.0))
+@step("App D.1 (attention)")
+@exact("at a score of -20")
+def attention_at_large_eta(c: Case, right: bool):
+    r"""Where scores between token 1 and the others go to $-\infty$, as for large $\eta$ and
+    $\gamma_1\gamma_{i\ne 1} < 0$, token 1 attends to itself alone and the others to each other:
+    attention, prediction, loss and gradients are the limit model's."""
+    rng, delta = np.random.default_rng(6), 0.3 * c.small
+    M, Phi = rng.standard_normal((3, 3)), 0.3 * rng.standard_normal((3, 3))
+    limit = c.model.of(M, Phi, delta)
+    Phi[0, 1:] = Phi[1:, 0] = -800.0 if right else -20.0
+    chain = MarkovChain((c.p, c.small + delta, c.small - delta), c.l)
+    model = OneLayerAttention(np.eye(3), M, Phi, np.eye(3))  # type: ignore[arg-type]
+    A, P = one_layer.attention(model, chain.pi), one_layer.prediction(model, chain.pi)
+    loss = -np.sum(chain.pi[:, None] * chain.transition * np.log(P))
+    full = (A, P, loss, *one_layer.token_gradients(M, Phi, chain))
+    return np.concatenate([np.ravel(x) for x in limit]), np.concatenate([np.ravel(x) for x in full])
 
 
-@claim("eq 96", part="proof-step", strength="fit", expected=CONSISTENT, **HERE)
-def second_order_expansion(study) -> Measurement:
-    """With B/2, delta J1 and delta^2 f2/2 the expansion of -grad L is right to second order."""
-    return at_each(
-        study,
-        lambda c: exponent(
-            *_remainders(c, 2),
-            3.0,
-            tol=0.1,
-            control_y=_remainders(c, 1)[1],
-            note="the control leaves the second-order terms out",
-        ),
+@step("App D.3 (vector field)")
+@exact("queries and keys exchanged")
+def vector_field(c: Case, right: bool):
+    r"""$-\nabla L = (-G_M\beta - \eta(G_\Phi + G_\Phi^\top)\gamma, -G_M^\top\gamma)$ on the
+    manifold, and the flow (31) of all weights is $-\nabla L$ too."""
+    theta, delta = c.beside.theta, c.small / 5
+    weights = rank_one_weights(c.model, theta, 2) + 0.1 * np.sin(np.arange(20))
+    W0, W1, WQ, WK = split_weights(Jet.variables(weights, 1), 3, 2)
+    queries, keys = times(W0, WQ), times(W0, WK)
+    score = times(queries, keys.T) if right else times(keys, queries.T)
+    losses = (
+        c.model.loss(Jet.variables(theta, 1), delta),
+        c.model.of(times(W0, W1), score, delta)[2],
     )
+    on_manifold = weight_velocity(c.model, rank_one_weights(c.model, theta, 2), 2, delta)
+    lifted = [x[..., 0] for x in split_weights(on_manifold, 3, 2)[:1]]
+    velocity = c.model.velocity(theta, delta)
+    moved = velocity, weight_velocity(c.model, weights, 2, delta), lifted[0]
+    downhill = [-x.derivative(1) for x in losses]
+    return np.concatenate(moved), np.concatenate([*downhill, velocity[:3]])
 
 
-@claim("eq 23", part="proof-step", expected=EXPECTED, **HERE)
+def times(a: Jet, b: Jet) -> Jet:
+    return (a[:, :, None] * b[None, :, :]).sum(axis=1)
+
+
+SIZES = np.geomspace(1e-4, 3e-3, 4)
+
+
+def remainders(case: Case, *terms: str) -> list[float]:
+    """|-grad L - its expansion| along one random direction of (theta, delta)."""
+    u, out = np.random.default_rng(7).standard_normal(6), []
+    for t in SIZES:
+        h, d = t * u, t * case.small
+        series = {
+            "J0": case.J0 @ h,
+            "f1": d * case.f1,
+            "B": case.B @ h @ h / 2,
+            "J1": d * case.J1 @ h,
+            "f2": d**2 * case.f2 / 2,
+        }
+        exact = case.model.velocity(case.theta + h, d)
+        out.append(float(np.linalg.norm(exact - sum(series[k] for k in terms))))
+    return out
+
+
+@step("eq 22")
+def first_order_expansion(study) -> Measurement:
+    r"""$-\nabla L(\theta,\delta) = J_0\theta + \delta f_1$ up to terms of second order."""
+
+    def fitted(c: Case) -> Measurement:
+        without = Control("without f_1", measured=remainders(c, "J0"))
+        return order("O", x=SIZES, y=remainders(c, "J0", "f1"), power=2, control=without)
+
+    return at_each(study, fitted)
+
+
+@step("eq 96")
+def second_order_expansion(study) -> Measurement:
+    r"""With $\frac12 B(\theta,\theta) + \delta J_1\theta + \frac12\delta^2 f_2$ it is right to
+    second order."""
+
+    def fitted(c: Case) -> Measurement:
+        without = Control("without J_1", measured=remainders(c, "J0", "f1", "B", "f2"))
+        y = remainders(c, "J0", "f1", "B", "J1", "f2")
+        return order("O", x=SIZES, y=y, power=3, control=without)
+
+    return at_each(study, fitted)
+
+
+@step("eq 23")
 def split_equations(study) -> Measurement:
-    """Stationarity is the pair Q_R^T grad L = 0, Q_K^T grad L = 0: together they are all of it."""
+    r"""Stationarity is the pair $Q_R^\top\nabla L = 0$, $Q_K^\top\nabla L = 0$: together they are
+    all of it."""
 
-    def parts(case: Case, kernel: int) -> float:
+    def share(case: Case, kernel: int) -> float:
         v = case.model.velocity(case.theta + np.linspace(-0.2, 0.3, 6), 0.1 * case.small)
         size = np.sum((case.R.T @ v) ** 2) + np.sum((case.K[:, :kernel].T @ v) ** 2)
         return float(size / (v @ v))
 
     return equal(
-        1.0,
-        stacked(study, lambda c: parts(c, 3)),
-        rtol=1e-12,
-        control_measured=stacked(study, lambda c: parts(c, 2)),
-        note="share of |grad L|^2 at a random point; the control drops k3",
+        predicted=1.0,
+        measured=stacked(study, lambda c: share(c, 3)),
+        rtol=1e-13,
+        control=Control("without k_3", measured=stacked(study, lambda c: share(c, 2))),
+        note="share of |grad L|^2 at a point beside",
     )
 
 
-@claim("eq 93", part="proof-step", expected=EXPECTED, **HERE)
+@step("eq 93")
 def linearised_on_the_manifold(study) -> Measurement:
-    """The linear flow is -dGM beta, -dGM^T gamma, and eta stays: d(gamma^T GP gamma) = 0."""
+    r"""The linear flow is $-dG_M\beta$, $-dG_M^\top\gamma$, and $\eta$ stays:
+    $d(\gamma^\top G_\Phi\gamma) = 0$."""
 
-    def assembled(case: Case) -> np.ndarray:
-        dGM = case.jets.GM.derivative(1)[:, :, :6]
-        rows = np.einsum("ija,j->ia", dGM, case.beta), np.einsum("ija,i->ja", dGM, case.gamma)
-        return -np.concatenate(rows)
-
-    def eta_rate(case: Case, delta: float = 0.0) -> np.ndarray:
-        z = Jet.variables(case.theta + delta * np.arange(6), 1)
-        GP = case.model.fields(z, 0.0).GP
-        return ((GP * z[None, :3]).sum(axis=1) * z[:3]).sum(axis=0).derivative(1)
+    def assembled(c: Case, right: bool):
+        gamma, beta = (c.gamma, c.beta) if right else (c.beta, c.gamma)
+        dGM = c.d("GM", 1)
+        rows = np.einsum("ija,j->ia", dGM, beta), np.einsum("ija,i->ja", dGM, gamma)
+        return -np.concatenate(rows), c.J0
 
     return every(
-        J0=same(study, assembled, lambda c: c.J0, lambda c: 1.001 * assembled(c)),
-        eta=vanishes(
-            study, eta_rate, lambda c: eta_rate(c, 0.1), note="the control is at another point"
-        ),
+        J0=same(study, assembled, "gamma for beta"),
+        eta=vanishes(study, lambda c, right: eta_rate(here(c, right), 1), "beside"),
     )
 
 
-@claim("App D (eta)", part="proof-step", expected=EXPECTED, **HERE)
-def eta_is_frozen(study) -> Measurement:
-    """eta need not be considered: the derivatives of its rate vanish up to second order."""
+@step("App D (eta)")
+@zero("the third order")
+def eta_is_frozen(c: Case, right: bool):
+    r"""$\eta$ need not be considered: the derivatives of its rate vanish up to second order."""
+    return eta_rate(c, 0, 1, 2) if right else eta_rate(c, 3)
 
-    def rate(case: Case) -> Jet:
-        z = Jet.variables(np.append(case.theta, 0.0), 3)
-        g = z[:3]
-        return ((case.jets.GP * g[None, :]).sum(axis=1) * g).sum(axis=0)
 
-    def low_orders(case: Case) -> np.ndarray:
-        r = rate(case)
-        return np.concatenate([r.value.ravel(), *(r.derivative(k).ravel() for k in (1, 2))])
-
-    return vanishes(
-        study,
-        low_orders,
-        lambda c: rate(c).derivative(3),
-        note="of gamma^T GP gamma; the control is the third order",
-    )
+def eta_rate(c: Case, *orders: int) -> np.ndarray:
+    """The derivatives of gamma^T GP gamma in (gamma, beta, delta)."""
+    g = Jet.variables(np.append(c.theta, 0.0), 3)[:3]
+    rate = ((c.jets.GP * g[None, :]).sum(axis=1) * g).sum(axis=0)
+    return np.concatenate([np.ravel(rate.derivative(k)) for k in orders])
 
 
 # -- Proposition D.1 -----------------------------------------------------------------------------
 
 
-@claim("Prop D.1 (dimension)", expected=EXPECTED, **HERE)
-def kernel_dimension(study) -> Measurement:
-    """The kernel of J0 at the symmetric degenerate point has dimension 3."""
+def on_the_leaf(study) -> list[Case]:
+    """The same points on the leaf of small starts, |gamma|^2 = |beta|^2 + 2 eta."""
+    return [Case(c.p, c.l, c.eta, gap=2 * c.eta) for c in cases(study)]
 
-    def zeros(J: np.ndarray) -> int:
-        rates = np.abs(np.linalg.eigvalsh(J))
+
+def leaf(c: Case) -> Case:
+    """The same point on the leaf of small starts, |gamma|^2 = |beta|^2 + 2 eta."""
+    return Case(c.p, c.l, c.eta, gap=2 * c.eta)
+
+
+@stated("Prop D.1 (dimension)")
+def kernel_dimension(study) -> Measurement:
+    r"""$\dim\ker J_0 = 3$ at the symmetric degenerate point, where $|\gamma| = |\beta|$ and
+    $\beta^\top\mathbf 1 = 0$."""
+
+    def zeros(c: Case) -> int:
+        rates = np.abs(np.linalg.eigvalsh(c.J0))
         return int(np.sum(rates < 1e-9 * rates.max()))
 
-    elsewhere = [
-        zeros(c.evaluate(c.theta + np.array([0, 0.1, -0.05, 0, 0.1, 0]), 0.0)[1][:, :6])
-        for c in cases(study)
-    ]
-    return equal(
-        3,
-        [zeros(c.J0) for c in cases(study)],
-        rtol=0,
-        control_measured=elsewhere,
-        note="the control is beside it",
+    def hypotheses(c: Case, right: bool):
+        g, b = np.split((c if right else leaf(c)).theta, 2)
+        return g @ g - b @ b, b.sum()
+
+    return every(
+        dimension=equal(
+            predicted=3,
+            measured=stacked(study, zeros),
+            rtol=0,
+            control=Control("beside it", measured=stacked(study, lambda c: zeros(c.beside))),
+        ),
+        hypotheses=vanishes(study, hypotheses, "on the leaf of small starts"),
     )
 
 
-@claim("Prop D.1 (eq 97)", expected=EXPECTED, **HERE)
+@stated("Prop D.1 (eq 97)")
 def kernel_basis(study) -> Measurement:
     """k1, k2, k3 are orthonormal and J0 annihilates them."""
 
-    def wrong(case: Case) -> np.ndarray:
-        return case.J0 @ np.append(case.gamma, case.beta) / case.norm
+    def tilt(c: Case, right: bool):
+        K = c.K.copy()
+        if not right:
+            K[:, 2] = np.append(-c.gamma, c.beta) / np.linalg.norm(c.gamma)
+        return K.T @ K - np.eye(3)
 
     return every(
-        orthonormal=vanishes(
-            study, lambda c: c.K.T @ c.K - np.eye(3), lambda c: c.K.T @ (1.001 * c.K) - np.eye(3)
+        orthonormal=vanishes(study, tilt, "k_3 over |gamma|"),
+        kernel=vanishes(
+            study, lambda c, right: c.J0 @ (c.K if right else c.theta), "+gamma in k_3"
         ),
-        kernel=vanishes(study, lambda c: c.J0 @ c.K, wrong, note="the control has +gamma in k3"),
     )
 
 
-@claim("Prop D.1 (eq 98)", expected=EXPECTED, **HERE)
+@stated("Prop D.1 (eq 98)")
 def range_basis(study) -> Measurement:
-    """q1, q2, q3 are orthonormal and span the range of J0, when |gamma| = |beta|."""
-    leaf = [Case(c.p, c.l, c.eta, gap=2 * c.eta) for c in cases(study)]
-    off = np.concatenate([np.ravel(c.R @ (c.R.T @ c.J0) - c.J0) for c in leaf])
-    return every(
-        orthonormal=vanishes(
-            study, lambda c: c.R.T @ c.R - np.eye(3), lambda c: c.R.T @ (1.001 * c.R) - np.eye(3)
-        ),
-        range=at_most(
-            np.abs(stacked(study, lambda c: c.R @ (c.R.T @ c.J0) - c.J0)).max(),
-            1e-12,
-            control=np.abs(off).max(),
-            note="the control has |gamma| != |beta|",
-        ),
-    )
+    r"""q1, q2, q3 are orthonormal and span the range of $J_0$, when $|\gamma| = |\beta|$."""
+
+    def off(c: Case, right: bool):
+        c = c if right else leaf(c)
+        return c.R @ (c.R.T @ c.J0) - c.J0
+
+    def tilt(c: Case, right: bool):
+        c = c if right else leaf(c)
+        Q = np.column_stack([c.K, c.R])
+        return Q.T @ Q - np.eye(6)
+
+    unequal = "where |gamma| is not |beta|"
+    return every(orthonormal=vanishes(study, tilt, unequal), range=vanishes(study, off, unequal))
 
 
-@claim(
-    "ours: the norms of gamma and beta along the flow", part="hypothesis", expected=EXPECTED, **HERE
-)
-def norm_balance(study) -> Measurement:
-    """|gamma|^2 - |beta|^2 moves with 2 eta, so it is 2 eta from a small start: the hypothesis
-    |gamma| = |beta| of Prop. D.1 is not met where eta is large (only q3 depends on it).
-    """
-
-    def rates(case: Case) -> tuple[float, float]:
-        theta = case.theta + np.array([0.1, 0.2, -0.1, 0.0, 0.3, 0.1])
-        v, g = case.model.velocity(theta), theta[:3]
-        eta = -2 * case.eta * g @ case.model.fields(theta).GP @ g
-        return float(2 * g @ v[:3] - 2 * theta[3:] @ v[3:]), float(2 * eta)
-
-    return equal(
-        stacked(study, lambda c: rates(c)[1]),
-        stacked(study, lambda c: rates(c)[0]),
-        rtol=1e-11,
-        atol=1e-14,
-        control=0.0,
-        note="rate of |gamma|^2 - |beta|^2 beside the point; lQ = lK",
-    )
+@stated("ours: the norms of gamma and beta along the flow", part="hypothesis")
+@exact("|gamma|^2 + |beta|^2")
+def norm_balance(c: Case, right: bool):
+    r"""$|\gamma|^2 - |\beta|^2$ moves with $2\eta$, so it is $2\eta$ from a small start: the
+    hypothesis $|\gamma| = |\beta|$ of Prop. D.1 is not met where $\eta$ is large (only $q_3$
+    depends on it)."""
+    theta = c.beside.theta
+    g, v = theta[:3], c.model.velocity(theta) * theta
+    twice_eta = -4 * c.eta * g @ c.model.fields(theta).GP @ g  # eta' = -2 eta gamma^T GP gamma
+    return twice_eta, 2 * v[:3].sum() - (2 if right else -2) * v[3:].sum()
 
 
-@claim("ours: range basis on the leaf of small starts", expected=EXPECTED, **HERE)
-def range_basis_on_the_leaf(study) -> Measurement:
-    """For |gamma|^2 = |beta|^2 + 2 eta only q3 changes: (gamma/|gamma|^2, beta/|beta|^2)."""
-    worst, printed = 0.0, 0.0
-    for c in (Case(c.p, c.l, c.eta, gap=2 * c.eta) for c in cases(study)):
-        q3 = np.concatenate([c.gamma / (c.gamma @ c.gamma), c.beta / (c.beta @ c.beta)])
-        R = np.column_stack([c.R[:, :2], q3 / np.linalg.norm(q3)])
-        worst = max(worst, np.abs(R @ (R.T @ c.J0) - c.J0).max(), np.abs(R.T @ c.K).max())
-        printed = max(printed, np.abs(c.R @ (c.R.T @ c.J0) - c.J0).max())
-    return at_most(worst, 1e-12, control=printed, note="the control is the printed q3")
+@stated("ours: range basis on the leaf of small starts")
+@zero("q_3 as printed")
+def range_basis_on_the_leaf(c: Case, right: bool):
+    r"""For $|\gamma|^2 = |\beta|^2 + 2\eta$ only $q_3$ changes: it is
+    $(\gamma/|\gamma|^2, \beta/|\beta|^2)$, normalised."""
+    c = leaf(c)
+    ours = np.append(c.gamma / (c.gamma @ c.gamma), c.beta / (c.beta @ c.beta))
+    q3 = ours / np.linalg.norm(ours) if right else c.R[:, 2]
+    R = np.column_stack([c.R[:, :2], q3])
+    gap = c.gamma @ c.gamma - c.beta @ c.beta - 2 * c.eta
+    return np.concatenate([np.ravel(R @ (R.T @ c.J0) - c.J0), np.ravel(R.T @ c.K), [gap]])
 
 
 # -- Proposition D.2 -----------------------------------------------------------------------------
 
 
-@claim("Prop D.2", expected=EXPECTED, **HERE)
+@stated("Prop D.2")
 def range_equation_solvable(study) -> Measurement:
-    """The range equation has a solution y = zeta(x, delta) near (0, 0): Lambda_R is invertible."""
+    r"""The range equation has a solution $y = \zeta(x,\delta)$ near $(0,0)$: $\Lambda_R$ is
+    invertible."""
 
-    def least(basis: Callable[[Case], np.ndarray]) -> np.ndarray:
-        return stacked(study, lambda c: -np.linalg.eigvalsh(basis(c).T @ c.J0 @ basis(c))[-1])
-
-    def mixed(case: Case) -> np.ndarray:
-        return np.column_stack([case.R[:, :2], case.K[:, 2]])
+    def least(case: Case, basis: np.ndarray) -> float:
+        return -np.linalg.eigvalsh(basis.T @ case.J0 @ basis)[-1]
 
     solved = [
-        c.reduction.solve(x * np.array([0.3, 1.0, -0.5]), d)
+        c.reduction.solve(x * np.array([0.3, 1.0, -0.5]), d).residual
         for c in cases(study)
         for x, d in ((0.0, c.deltas[-1]), (1e-3, c.deltas[0]), (0.02, 0.0))
     ]
-    first = [np.linalg.norm(c.R.T @ c.model.velocity(c.theta, c.deltas[0])) for c in cases(study)]
+    first = stacked(study, lambda c: c.R.T @ c.model.velocity(c.theta, c.deltas[0]))
+    mixed = stacked(study, lambda c: least(c, np.column_stack([c.R[:, :2], c.K[:, 2]])))
     return every(
-        invertible=positive(
-            least(lambda c: c.R),
+        invertible=sign(
+            predicted=+1,
+            measured=stacked(study, lambda c: least(c, c.R)),
             margin=1e-9,
-            control=least(mixed),
-            note="smallest rate on the range; the control takes k3 for q3",
+            control=Control("k_3 for q_3", mixed),
+            note="smallest rate on the range",
         ),
         solved=at_most(
-            max(s.residual for s in solved),
-            1e-13,
-            control=max(first),
-            note="|Q_R^T grad L| after Newton; the control is before",
+            bound=1e-13,
+            measured=max(solved),
+            control=Control("before Newton", np.abs(first).max()),
+            note="|Q_R^T grad L|",
         ),
     )
 
 
-@claim("Prop D.2 (eq 100)", part="constant", expected=EXPECTED, **HERE)
-def first_order_solution(study) -> Measurement:
-    """d zeta/d delta = (0, sqrt 2 (lam g_low + (1-lam)(pi1 g_1 + (1-pi1) g_low))/c_1, 0)."""
-    return every(
-        coefficient=same(
-            study,
-            lambda c: [0, np.sqrt(2) * c.c, 0],
-            lambda c: c.reduction.first_order,
-            lambda c: [0, c.c, 0],
-        ),
-        denominator=positive(stacked(study, lambda c: c.c1), control=-1.0, note="c_1 > 0"),
-    )
+@stated("Prop D.2 (eq 100)", part="constant")
+@exact("P_12 in both terms of c_1")
+def first_order_solution(c: Case, right: bool):
+    r"""$\partial\zeta/\partial\delta = (0, \sqrt2(\lambda\gamma_{low} + (1-\lambda)(\pi_1\gamma_1 +
+    (1-\pi_1)\gamma_{low}))/c_1, 0)$."""
+    other = c.P1[1] * (c.p * c.g1**2 + (1 - c.p) * c.gl**2)
+    return [0, np.sqrt(2) * c.drive / (c.c1 if right else other), 0], c.reduction.first_order
 
 
-@claim("Prop D.2 (remainder)", strength="fit", expected=CONSISTENT, **HERE)
+@stated("Prop D.2 (remainder)")
 def second_order_remainder(study) -> Measurement:
-    """zeta(x, delta) differs from its first-order term by O(delta^2 + |x|^2)."""
+    r"""$\zeta(x,\delta)$ differs from its first-order term by $O(\delta^2 + |x|^2)$."""
     x = np.array([0.5, 0.2, -0.4])
 
-    def remainder(case: Case) -> Measurement:
-        ls, sizes = case.reduction, np.geomspace(1e-4, 3e-3, 5)
-        y = [ls.zeta(t * x, t * case.small) for t in sizes]
-        off = [
-            np.linalg.norm(v - t * case.small * ls.first_order)
-            for v, t in zip(y, sizes, strict=True)
+    def fitted(c: Case) -> Measurement:
+        y = [c.reduction.zeta(t * x, t * c.small) for t in SIZES]
+        left = [
+            a - t * c.small * np.sqrt(2) * c.c * np.eye(3)[1] for a, t in zip(y, SIZES, strict=True)
         ]
-        return exponent(
-            sizes,
-            off,
-            2.0,
-            tol=0.1,
-            control_y=[np.linalg.norm(v) for v in y],
-            note="the control keeps the first-order term",
-        )
+        itself = Control("zeta itself", measured=np.linalg.norm(y, axis=1))
+        return order("O", x=SIZES, y=np.linalg.norm(left, axis=1), power=2, control=itself)
 
-    return at_each(study, remainder)
+    return at_each(study, fitted)
 
 
 # -- Theorems D.3 and 3.9 ------------------------------------------------------------------------
 
 
-@claim("Thm 3.9 (eq 24)", expected=EXPECTED, **HERE)
+def speeds(case: Case, points: list[np.ndarray]) -> np.ndarray:
+    """|grad L| at one point per delta."""
+    pairs = zip(points, case.deltas, strict=True)
+    return np.array([np.linalg.norm(case.model.velocity(t, d)) for t, d in pairs])
+
+
+@stated("Thm 3.9 (eq 24)")
 def gradient_at_the_perturbed_point(study) -> Measurement:
-    """|grad L(theta(delta), delta)| = O(delta^3): it stays below (delta/p)^3, p the lower mass."""
-    ratios = stacked(
-        study,
-        lambda c: [s.speed / (d / c.small) ** 3 for s, d in zip(c.path, c.deltas, strict=True)],
-    )
-    explicit = stacked(study, lambda c: _explicit_speeds(c) / (c.deltas / c.small) ** 3)
+    r"""$|\nabla L(\theta(\delta),\delta)| = O(\delta^3)$: it stays below $(\delta/p)^3$, $p$ the
+    mass of a lower token."""
+
+    def ratios(case: Case, points: list[np.ndarray]) -> np.ndarray:
+        return speeds(case, points) / (case.deltas / case.small) ** 3
+
+    explicit = stacked(study, lambda c: ratios(c, c.explicit).max())
     return at_most(
-        ratios,
-        1.0,
-        control=explicit.max(),
-        note="|grad L|/(delta/p)^3 at the range solution, x = 0; the control is the "
-        "explicit first-order point (100)",
+        bound=1.0,
+        measured=stacked(study, lambda c: ratios(c, [s.theta for s in c.path])),
+        control=Control("at the explicit first-order point (100)", explicit.max()),
+        note="|grad L|/(delta/p)^3 at the range solution, x = 0",
     )
 
 
-@claim("ours: the perturbed point is exactly critical", expected=EXPECTED, **HERE)
+@stated("ours: the perturbed point is exactly critical")
 def exactly_critical(study) -> Measurement:
-    """With the range equation solved, grad L vanishes exactly: Q_R keeps gamma_2 = gamma_3, where
-    GP = 0 and L keeps its scaling and shift, so the reduced kernel equation is 0 for every delta.
-    """
+    r"""With the range equation solved, $\nabla L$ vanishes exactly: $Q_R$ keeps
+    $\gamma_2 = \gamma_3$, where $G_\Phi = 0$ and $L$ keeps its scaling and shift, so the reduced
+    kernel equation is 0 for every $\delta$."""
+
+    def score(c: Case, right: bool):
+        shift = 0.0 if right else BESIDE
+        return [c.model.fields(s.theta + shift, s.p).GP for s in c.path]
+
+    def gradient(c: Case, right: bool):
+        return [s.speed for s in c.path] if right else speeds(c, c.explicit)
+
     return every(
-        gradient=at_most(
-            max(s.speed for c in cases(study) for s in c.path),
-            1e-13,
-            control=max(_explicit_speeds(c).max() for c in cases(study)),
-        ),
-        score=vanishes(
-            study,
-            lambda c: [c.model.fields(s.theta, s.p).GP for s in c.path],
-            lambda c: c.model.fields(c.theta + np.arange(6) / 10, c.small / 5).GP,
-            1e-15,
-            note="dL/dPhi there; the control is at a point beside it",
-        ),
+        gradient=vanishes(study, gradient, "at the explicit first-order point (100)"),
+        score=vanishes(study, score, "beside it", bound=1e-15),
     )
 
 
-@claim(
-    "ours: the explicit first-order point",
-    part="constant",
-    strength="fit",
-    expected=CONSISTENT,
-    **HERE,
-)
+@stated("ours: the explicit first-order point", part="constant")
 def explicit_point(study) -> Measurement:
-    """At the explicit point delta sqrt 2 c q2 of (100) the gradient is of order delta^2."""
-    return at_each(
-        study,
-        lambda c: exponent(0.03 * c.deltas, _explicit_speeds(c, 0.03), 2.0, tol=0.02, control=3.0),
-    )
+    r"""At the explicit point $\delta\sqrt2 c q_2$ of (100) the gradient is of order
+    $\delta^2$."""
+
+    def fitted(c: Case) -> Measurement:
+        c = Case(c.p, c.l, c.eta)
+        c.deltas = 0.03 * c.deltas
+        unmoved = Control("not moved", measured=speeds(c, [c.theta] * len(c.deltas)))
+        y = speeds(c, c.explicit)
+        return order("Theta", x=c.deltas, y=y, power=2, control=unmoved)
+
+    return at_each(study, fitted)
 
 
-def _explicit_speeds(case: Case, scale: float = 1.0) -> np.ndarray:
-    q = np.sqrt(2) * case.c * case.R[:, 1]
-    return np.array(
-        [np.linalg.norm(case.model.velocity(case.theta + d * q, d)) for d in scale * case.deltas]
-    )
-
-
-@claim("Thm 3.9 (slow tangential)", expected=EXPECTED, **HERE)
+@stated("Thm 3.9 (slow tangential)")
 def tangential_rates(study) -> Measurement:
-    """Positive eigenvalues born from the kernel stay below (delta/p)^2."""
-    found = stacked(study, lambda c: _tangential(c).max(axis=1) / (c.deltas / c.small) ** 2)
-    fast = stacked(study, lambda c: [c.force(s.theta, s.p) / (s.p / c.small) ** 2 for s in c.path])
+    r"""Positive eigenvalues born from the kernel stay below $(\delta/p)^2$."""
+    fast = stacked(study, lambda c: c.path_rates[:, 0] / (c.deltas / c.small) ** 2)
     return at_most(
-        found,
-        1.0,
-        control=fast.max(),
-        note="largest tangential rate over (delta/p)^2; the control is the transverse one",
+        bound=1.0,
+        measured=stacked(study, lambda c: c.tangential.max(axis=1) / (c.deltas / c.small) ** 2),
+        control=Control("the transverse rate", fast.max()),
     )
 
 
-@claim("ours: tangential eigenvalues are exactly zero", expected=EXPECTED, **HERE)
-def tangential_zero(study) -> Measurement:
-    """At fixed eta the three kernel directions stay neutral for every delta, not only to second
-    order: shift and scaling are symmetries, and along (0, pi_3, -pi_2) the attended embeddings of
-    the lower tokens change alike, to second order.
-    """
-    moved = stacked(
-        study, lambda c: np.linalg.eigvalsh(c.evaluate(_explicit(c, 4), c.deltas[4])[1][:, :6])[-1]
-    )
-    return at_most(
-        np.abs(stacked(study, _tangential)).max(),
-        1e-13,
-        control=moved.max(),
-        note="the control is the explicit point (100), not critical",
-    )
+@stated("ours: tangential eigenvalues are exactly zero")
+@zero("at the explicit first-order point (100)")
+def tangential_zero(c: Case, right: bool):
+    r"""At fixed $\eta$ the three kernel directions stay neutral for every $\delta$, not only to
+    second order: shift and scaling are symmetries, and along $(0, \pi_3, -\pi_2)$ the attended
+    embeddings of the lower tokens change alike, to second order."""
+    J = c.evaluate(c.explicit[-1], c.deltas[-1])[1][:, :6]
+    return c.tangential if right else np.linalg.eigvalsh(J)[-1]
 
 
-def _tangential(case: Case) -> np.ndarray:
-    return np.array([case.tangential(d) for d in case.deltas])
-
-
-def _explicit(case: Case, k: int) -> np.ndarray:
-    return case.theta + case.deltas[k] * np.sqrt(2) * case.c * case.R[:, 1]
-
-
-@claim("Thm 3.9 (fast normal)", strength="fit", expected=CONSISTENT, **HERE)
+@stated("Thm 3.9 (fast normal)")
 def transverse_order(study) -> Measurement:
-    """Transverse to the rank-one manifold there is a positive eigenvalue of order delta."""
-    return at_each(
-        study,
-        lambda c: exponent(
-            c.deltas,
-            c.path_rates,
-            1.0,
-            tol=0.02,
-            control=2.0,
-            note="top rate of the flow of all weights off the manifold, width 2",
-        ),
-    )
+    r"""Transverse to the rank-one manifold there is a positive eigenvalue of order $\delta$, of
+    the flow of all weights (of width 2)."""
+    return at_each(study, lambda c: of_first_order(c, c.path_rates[:, 0]))
 
 
-@claim("ours: transverse rate in closed form", part="constant", expected=EXPECTED, **HERE)
-def transverse_coefficient(study) -> Measurement:
-    """The rate is sigma_max(dL/dM) = sqrt(2 A^2 + B^2) delta, A = c pi1 g_1 P_12 - pi1 (1 - lam),
-    B the left side of (163), with g_1 A + g_low B = 0.
-    """
-
-    def closed(case: Case) -> float:
-        A, B = _A(case), _B(case)
-        return float(np.sqrt(2 * A**2 + B**2))
-
-    def measured(case: Case) -> float:
-        dGM = case.jets.GM.derivative(1)
-        return float(np.linalg.norm(dGM[:, :, 6] + case.c * (dGM[:, :, 4] - dGM[:, :, 5]), 2))
-
-    def full(case: Case) -> list[float]:
-        return [
-            r / case.force(s.theta, s.p) for r, s in zip(case.path_rates, case.path, strict=True)
-        ]
-
-    return every(
-        coefficient=same(study, closed, measured, lambda c: 1.001 * closed(c)),
-        balance=vanishes(study, lambda c: c.g1 * _A(c) + c.gl * _B(c), _A),
-        rate=equal(
-            1.0,
-            stacked(study, full),
-            rtol=1e-10,
-            control_measured=1.001 * stacked(study, full),
-            note="top transverse rate over sigma_max(dL/dM)",
-        ),
-    )
+def of_first_order(c: Case, y: np.ndarray) -> Measurement:
+    other = Control("|grad L| at the point (100)", measured=speeds(c, c.explicit))
+    return order("Theta", x=c.deltas, y=y, power=1, tol=0.02, control=other)
 
 
-def _A(case: Case) -> float:
+def gradient_slope(case: Case) -> np.ndarray:
+    """d(dL/dM)/d delta along the perturbed point."""
+    return case.d("GM", 0, 1) + case.d("GM", 1) @ case.moved
+
+
+def left_163(case: Case) -> float:
+    return case.c * (1 - case.p) * case.gl * case.Pl[1] - case.kappa
+
+
+def top_row(case: Case) -> float:
     return case.p * (case.c * case.g1 * case.P1[1] - (1 - case.l))
 
 
-def _B(case: Case) -> float:
-    """The left side of (163)."""
-    return case.c * (1 - case.p) * case.gl * case.Pl[1] - case.kappa
+@stated("ours: transverse rate in closed form", part="constant")
+def transverse_coefficient(study) -> Measurement:
+    r"""The rate is $\sigma_{max}(\partial L/\partial M) = \sqrt{2A^2 + B^2}\,\delta$ with
+    $A = c\pi_1\gamma_1 P_{12} - \pi_1(1-\lambda)$ and $B$ the left side of (163);
+    $\gamma_1 A + \gamma_{low} B = 0$."""
+
+    def coefficient(c: Case, right: bool):
+        A = (np.sqrt(2) if right else 1.0) * top_row(c)
+        return np.hypot(A, left_163(c)), np.linalg.norm(gradient_slope(c), 2)
+
+    def balance(c: Case, right: bool):
+        B = 2 * gradient_slope(c)[1, 1]
+        return c.g1 * top_row(c), -c.gl * (B if right else -c.kappa)
+
+    def rate(c: Case, right: bool):
+        points = [s.theta for s in c.path] if right else c.explicit
+        forces = [c.force(t, d)[0] for t, d in zip(points, c.deltas, strict=True)]
+        return forces, c.path_rates[:, 0]
+
+    return every(
+        coefficient=same(study, coefficient, "sqrt(A^2 + B^2)"),
+        balance=same(study, balance, "kappa for -B"),
+        rate=same(study, rate, "dL/dM at the explicit point (100)"),
+    )
 
 
 # -- Lemma D.17 ----------------------------------------------------------------------------------
 
 
-@claim("Lemma D.17 (gradients)", strength="fit", expected=CONSISTENT, **HERE)
+@stated("Lemma D.17 (gradients)")
 def sizes_of_the_gradients(study) -> Measurement:
-    """At the perturbed point dL/dPhi = O(delta^2), while dL/dM = Theta(delta)."""
-    fields = {c.name: [c.model.fields(s.theta, s.p) for s in c.path] for c in cases(study)}
+    r"""At the perturbed point $\partial L/\partial\Phi = O(\delta^2)$, while
+    $\partial L/\partial M = \Theta(\delta)$."""
 
-    def scores(case: Case) -> Measurement:
-        worst = max(
-            float(np.abs(f.GP).max()) / (d / case.small) ** 2
-            for f, d in zip(fields[case.name], case.deltas, strict=True)
-        )
-        beside = case.model.fields(case.theta + np.arange(6) / 10, case.deltas[0]).GP
-        return at_most(
-            worst,
-            1.0,
-            control=np.abs(beside).max() * 1e6,
-            note="|GP|/(delta/p)^2 (it is exactly zero); the control is at a fixed "
-            "point beside, delta = p/1000",
-        )
+    def scores(shift: np.ndarray | float) -> float:
+        found = [
+            np.abs(c.model.fields(s.theta + shift, s.p).GP).max() / (s.p / c.small) ** 2
+            for c in cases(study)
+            for s in c.path
+        ]
+        return max(found)
 
-    def readouts(case: Case) -> Measurement:
-        return exponent(
-            case.deltas,
-            [np.linalg.norm(f.GM, 2) for f in fields[case.name]],
-            1.0,
-            tol=0.02,
-            control=2.0,
-        )
-
-    return together(GP=at_each(study, scores), GM=at_each(study, readouts))
-
-
-@claim("Lemma D.17 (perturbed dL/dM)", part="proof-step", expected=EXPECTED, **HERE)
-def perturbed_readout_gradient(study) -> Measurement:
-    """dL/dM = delta (c pi1 g_1 e_1 (0, P_12, -P_12) + c (1-pi1) g_low e^ (0, P_low2, -P_low2))
-    plus delta times (119), to first order.
-    """
-
-    def printed(case: Case, c: float) -> np.ndarray:
-        e1 = np.eye(3)[0]
-        new = c * case.p * case.g1 * case.P1[1] * np.outer(e1, S)
-        new += c * (1 - case.p) * case.gl * case.Pl[1] * np.outer(LOW, S)
-        return new + case.readout_slope
-
-    def measured(case: Case) -> np.ndarray:
-        up, down = (case.solved(float(s * case.fine[0])) for s in (1, -1))
-        fields = [case.model.fields(s.theta, s.p).GM for s in (up, down)]
-        return (fields[0] - fields[1]) / (2 * case.fine[0])
-
-    return same(
-        study,
-        lambda c: printed(c, c.c),
-        measured,
-        lambda c: printed(c, 1.01 * c.c),
-        rtol=1e-4,
-        note="central difference along the path, delta = p/10000",
+    return every(
+        GP=at_most(
+            bound=1.0,
+            measured=scores(0.0),
+            control=Control("beside it", scores(BESIDE)),
+            note="|dL/dPhi|/(delta/p)^2; it is exactly zero",
+        ),
+        GM=at_each(
+            study, lambda c: of_first_order(c, np.array([c.force(s.theta, s.p)[0] for s in c.path]))
+        ),
     )
 
 
-@claim("Lemma D.17 (eigenvalue)", expected=EXPECTED, **HERE)
+@step("Lemma D.17 (perturbed dL/dM)")
+@exact("e_2 for the mean of e_2 and e_3")
+def perturbed_readout_gradient(c: Case, right: bool):
+    r"""$\partial L/\partial M = \delta\,(c\pi_1\gamma_1 e_1 (0, P_{12}, -P_{12}) +
+    c(1-\pi_1)\gamma_{low}\hat e (0, P_{low,2}, -P_{low,2}))$ plus $\delta$ times (119), to first
+    order."""
+    e = np.eye(3)
+    new = c.p * c.g1 * c.P1[1] * e[0] + (1 - c.p) * c.gl * c.Pl[1] * (LOW if right else e[1])
+    return np.outer(c.c * new - c.l * LOW - (1 - c.l) * c.pi, S), gradient_slope(c)
+
+
+@stated("Lemma D.17 (eigenvalue)")
 def transverse_eigenvalue(study) -> Measurement:
-    """The linearised full dynamics has a positive transverse eigenvalue for every delta tried."""
-    found = stacked(study, lambda c: c.path_rates / c.deltas)
-    at_zero = stacked(study, lambda c: c.transverse_rate(c.theta, 0.0))
-    return positive(
-        found,
-        margin=1e-6,
-        control=at_zero,
-        note="top transverse rate over delta; the control is delta = 0",
+    r"""The linearised full dynamics has a positive transverse eigenvalue for every $\delta$
+    tried."""
+    return sign(
+        predicted=+1,
+        measured=stacked(study, lambda c: c.path_rates[:, 0] / c.deltas),
+        margin=1e-3,
+        control=Control("delta = 0", stacked(study, lambda c: c.transverse_rates(c.theta, 0.0)[0])),
     )
 
 
-@claim("Lemma D.17 (eq 163)", part="hypothesis", expected=EXPECTED, **HERE)
+@stated("Lemma D.17 (eq 163)", part="hypothesis")
 def condition_always_true(study) -> Measurement:
-    """The left side of (163) is pi1 g_1 ((1-pi1)(1-lam) g_low P_low2 - kappa g_1 P_12)/c_1 < 0: the
-    condition holds wherever the point exists (g_1 > 0 > g_low), so no set needs to be excluded.
-    """
+    r"""The left side of (163) is $\pi_1\gamma_1((1-\pi_1)(1-\lambda)\gamma_{low}P_{low,2} -
+    \kappa\gamma_1 P_{12})/c_1 < 0$ with $\kappa = \lambda + (1-\pi_1)(1-\lambda)$: the condition
+    holds wherever the point exists ($\gamma_1 > 0 > \gamma_{low}$), so no set is excluded."""
 
-    def closed(case: Case) -> float:
-        inner = (1 - case.p) * (1 - case.l) * case.gl * case.Pl[1]
-        return float(case.p * case.g1 * (inner - case.kappa * case.g1 * case.P1[1]) / case.c1)
+    def closed(c: Case, right: bool):
+        low, P12 = (1 - c.p) * (1 - c.l) * c.gl * c.Pl[1], (c.P1 if right else c.Pl)[1]
+        closed = c.p * c.g1 * (low - c.kappa * c.g1 * P12) / c.c1
+        return closed, 2 * gradient_slope(c)[1, 1]
 
     grid = [
         Case(p, l, 3.0)
-        for p in np.linspace(0.34, 0.99, 9)
-        for l in np.linspace(0.02, 0.98, 9)
+        for p in np.linspace(0.34, 0.99, 7)
+        for l in np.linspace(0.02, 0.98, 7)
         if not LimitModel(float(p), float(l), 3.0).regime
     ]
+    first = [c.c * (1 - c.p) * c.gl * c.Pl[1] for c in grid]
     return every(
-        identity=same(study, closed, _B, lambda c: 1.001 * closed(c)),
-        sign=negative(
-            [_B(c) for c in grid],
-            control=[_B(c) + c.kappa for c in grid],
-            note=f"{len(grid)} points of (0.34..0.99) x (0.02..0.98); the control drops kappa",
+        identity=same(study, closed, "P_low,2 for P_12"),
+        sign=sign(
+            predicted=-1,
+            measured=[left_163(c) for c in grid],
+            control=Control("its first term alone", first),
+            note=f"{len(grid)} points of (0.34..0.99) x (0.02..0.98)",
         ),
     )

@@ -4,271 +4,198 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnflow.claims import (
-    Correction,
-    Measurement,
-    at_most,
-    claim,
-    corrected,
-    equal,
-    every,
-    exponent,
-    positive,
-)
-from attnflow.expand.jets import Jet
+from attnflow.claims import Control, Measurement, at_most, every, order, sign
 from attnflow.studies.focus_dilution.claims.degenerate_cases import (
-    CONSISTENT,
-    CORRECTED,
-    EXPECTED,
-    HERE,
     LOW,
     Case,
     S,
     at_each,
+    exact,
+    here,
     same,
     stacked,
+    stated,
+    step,
     vanishes,
-    var,
+    zero,
 )
+
+ON_GAMMA = np.append(S, np.zeros(3))
+"""d gamma_2 - d gamma_3 as a row."""
 
 # -- Lemmas D.4 to D.8 ---------------------------------------------------------------------------
 
 
-@claim("Lemma D.4", expected=EXPECTED, **HERE)
+@stated("Lemma D.4")
 def gradients_vanish(study) -> Measurement:
-    """At the constructed point dL/dM = 0 and dL/dPhi = 0, and P_1, (P_2 + P_3)/2 are matched."""
+    r"""At the constructed point $\partial L/\partial M = 0$ and $\partial L/\partial\Phi = 0$, and
+    the predictions are $P_1$ and $\frac12(P_2 + P_3)$."""
 
-    def gradients(case: Case, delta: float) -> np.ndarray:
-        theta = case.theta + delta * np.array([0, 1, 2, 0, 0, 1])
-        f = case.model.fields(theta)
-        return np.concatenate([f.GM.ravel(), f.GP.ravel()])
+    def gradients(c: Case, right: bool):
+        return np.stack([here(c, right).d("GM", 0), here(c, right).d("GP", 0)])
 
-    def rows(case: Case) -> np.ndarray:
-        P = case.model.transition()
-        return np.array([P[0], P[1:].mean(axis=0), P[1:].mean(axis=0)])
+    def rows(c: Case, right: bool):
+        back, away = (1 - c.l) * c.p, (1 - c.l) * c.small
+        stay, mean = c.l + away, (c.l / 2 if right else 0) + away
+        return [[c.l + back, away, away], [back, mean, mean if right else stay]], c.P[:2]
 
     return every(
-        gradients=vanishes(study, lambda c: gradients(c, 0.0), lambda c: gradients(c, 0.05)),
-        rows=same(study, rows, lambda c: c.P, lambda c: c.model.transition()),
+        gradients=vanishes(study, gradients, "beside"), rows=same(study, rows, "each its own law")
     )
 
 
-def _attention_change(case: Case) -> np.ndarray:
+def attention_change(c: Case, weight: float = 0.25) -> np.ndarray:
     """dA_i of Lemma D.5 (1), as [query, key, parameter]."""
     out = np.zeros((3, 3, 6))
-    out[1:] = case.eta * case.gl / 4 * np.outer(S, np.append(S, np.zeros(3)))
+    out[1:] = weight * c.eta * c.gl * np.outer(S, ON_GAMMA)
     return out
 
 
-@claim("Lemma D.5 (1)", expected=EXPECTED, **HERE)
-def attention_variation(study) -> Measurement:
-    """dA_1 = 0 and dA_i = eta g_low (0, (dg_2 - dg_3)/4, -(dg_2 - dg_3)/4) for i != 1."""
-    return same(
-        study,
-        _attention_change,
-        lambda c: c.jets.attention.derivative(1)[:, :, :6],
-        lambda c: 2 * _attention_change(c),
-    )
+@stated("Lemma D.5 (1)")
+@exact("1/2, the attention itself, for 1/4")
+def attention_variation(c: Case, right: bool):
+    r"""$d A_1 = 0$ and $d A_i = \eta\gamma_{low}(0, \frac14(d\gamma_2 - d\gamma_3),
+    -\frac14(d\gamma_2 - d\gamma_3))$ for $i \ne 1$."""
+    return attention_change(c, 0.25 if right else 0.5), c.d("attention", 1)
 
 
-def _readout_change(case: Case) -> np.ndarray:
-    """dM = d gamma beta^T + gamma d beta^T, as [token, next, parameter]."""
-    out = np.zeros((3, 3, 6))
-    for k in range(3):
-        out[k, :, k] = case.beta
-        out[:, k, 3 + k] = case.gamma
-    return out
-
-
-def prediction_change(case: Case) -> np.ndarray:
+def prediction_change(c: Case) -> np.ndarray:
     """dP_i = A_i dM Var(P_i) of Lemma D.5 (2)."""
-    spread = np.stack([var(p) for p in case.P])
-    return np.einsum("ij,jka,ikl->ila", case.A, _readout_change(case), spread)
+    return np.einsum("ij,jka,ikl->ila", c.A, c.dM, c.V)
 
 
-@claim("Lemma D.5 (2)", expected=EXPECTED, **HERE)
-def prediction_variation(study) -> Measurement:
-    """dP_i = A_i dM Var(P_i), and dP_2 = dP_3."""
-
-    def measured(case: Case) -> np.ndarray:
-        return case.jets.prediction.derivative(1)[:, :, :6]
-
-    return every(
-        formula=same(study, prediction_change, measured, lambda c: prediction_change(c)[:, ::-1]),
-        equal=vanishes(
-            study,
-            lambda c: measured(c)[1] - measured(c)[2],
-            lambda c: measured(c)[0] - measured(c)[2],
-        ),
-    )
+@stated("Lemma D.5 (2)")
+@exact("diag(P) for Var(P)")
+def prediction_variation(c: Case, right: bool):
+    r"""$d P_i = A_i\,dM\,\mathrm{Var}(P_i)$, so $d P_2 = d P_3$."""
+    without = np.einsum("ij,jka,ik->ika", c.A, c.dM, c.P)
+    return prediction_change(c) if right else without, c.d("prediction", 1)
 
 
-@claim("Lemma D.5 (3)", expected=EXPECTED, **HERE)
+@stated("Lemma D.5 (3)")
 def gradient_variations(study) -> Measurement:
-    """d(dL/dM) = sum_i pi_i A_i^T dP_i and d(dL/dPhi) = 0."""
+    r"""$d(\partial L/\partial M) = \sum_i\pi_i A_i^\top d P_i$ and
+    $d(\partial L/\partial\Phi) = 0$."""
 
-    def formula(case: Case, pi: np.ndarray) -> np.ndarray:
-        return np.einsum("i,ij,ika->jka", pi, case.A, prediction_change(case))
-
-    def beside(case: Case) -> np.ndarray:
-        z = Jet.variables(case.theta + np.arange(6) / 10, 1)
-        return case.model.fields(z).GP.derivative(1)
+    def readout(c: Case, right: bool):
+        pi = c.pi if right else np.full(3, 1 / 3)
+        return np.einsum("i,ij,ika->jka", pi, c.A, prediction_change(c)), c.d("GM", 1)
 
     return every(
-        M=same(
-            study,
-            lambda c: formula(c, c.pi),
-            lambda c: c.jets.GM.derivative(1)[:, :, :6],
-            lambda c: formula(c, c.pi[::-1]),
-        ),
-        Phi=vanishes(
-            study,
-            lambda c: c.jets.GP.derivative(1)[:, :, :6],
-            beside,
-            note="the control is at a point beside",
-        ),
+        M=same(study, readout, "tokens equally likely"),
+        Phi=vanishes(study, lambda c, right: here(c, right).d("GP", 1), "beside"),
     )
 
 
-@claim("Lemma D.6 (eq 111)", expected=EXPECTED, **HERE)
-def hessian_blocks(study) -> Measurement:
-    """J0 has the block form (111) with c_1, c_2, v_1, v_2 and C."""
-
-    def printed(case: Case, quarter: float) -> np.ndarray:
-        p, b = case.p, case.beta
-        v1, v2 = p * case.g1 * b @ case.V1, (1 - p) / 2 * case.gl * b @ case.Vl
-        out = np.zeros((6, 6))
-        out[0, 0] = p * b @ case.V1 @ b
-        out[1:3, 1:3] = quarter * (1 - p) * b @ case.Vl @ b
-        out[0, 3:] = out[3:, 0] = v1
-        out[1:3, 3:], out[3:, 1:3] = v2, np.stack([v2, v2], axis=1)
-        out[3:, 3:] = p * case.g1**2 * case.V1 + (1 - p) * case.gl**2 * case.Vl
-        return -out
-
-    return same(study, lambda c: printed(c, 0.25), lambda c: c.J0, lambda c: printed(c, 0.5))
+@stated("Lemma D.6 (eq 111)")
+@exact("1/2 for 1/4 in c_2")
+def hessian_blocks(c: Case, right: bool):
+    r"""$J_0$ has the block form (111) with $c_1, c_2, v_1, v_2$ and $C$."""
+    p, b, out = c.p, c.beta, np.zeros((6, 6))
+    v1, v2 = p * c.g1 * b @ c.V1, (1 - p) / 2 * c.gl * b @ c.Vl
+    out[0, 0] = p * b @ c.V1 @ b
+    out[1:3, 1:3] = (0.25 if right else 0.5) * (1 - p) * b @ c.Vl @ b
+    out[0, 3:] = out[3:, 0] = v1
+    out[1:3, 3:], out[3:, 1:3] = v2, np.stack([v2, v2], axis=1)
+    out[3:, 3:] = p * c.g1**2 * c.V1 + (1 - p) * c.gl**2 * c.Vl
+    return -out, c.J0
 
 
-@claim("Lemma D.6 (eq 116)", part="proof-step", expected=EXPECTED, **HERE)
-def hessian_as_squares(study) -> Measurement:
-    """The quadratic form of J0 is minus the two weighted squares of (116)."""
-    changes = np.random.default_rng(5).standard_normal((8, 6))
-
-    def squares(case: Case, h: np.ndarray, half: float) -> float:
-        plus = half * (h[1] + h[2])
-        u, w = h[0] * case.beta + case.g1 * h[3:], plus * case.beta + case.gl * h[3:]
-        return float(-case.p * u @ case.V1 @ u - (1 - case.p) * w @ case.Vl @ w)
-
-    return same(
-        study,
-        lambda c: [squares(c, h, 0.5) for h in changes],
-        lambda c: [h @ c.J0 @ h for h in changes],
-        lambda c: [squares(c, h, 1.0) for h in changes],
-    )
+@step("Lemma D.6 (eq 116)")
+@exact("the sum of the gammas for their mean")
+def hessian_as_squares(c: Case, right: bool):
+    r"""The quadratic form of $J_0$ is minus the two weighted squares of (116)."""
+    changes, squares = np.random.default_rng(5).standard_normal((8, 6)), []
+    for h in changes:
+        u = h[0] * c.beta + c.g1 * h[3:]
+        w = (0.5 if right else 1.0) * (h[1] + h[2]) * c.beta + c.gl * h[3:]
+        squares.append(-c.p * u @ c.V1 @ u - (1 - c.p) * w @ c.Vl @ w)
+    return squares, [h @ c.J0 @ h for h in changes]
 
 
-@claim("Lemma D.6", expected=EXPECTED, **HERE)
+@stated("Lemma D.6")
 def hessian_sign(study) -> Measurement:
-    """J0 is negative semidefinite: the point is a degenerate minimum in (gamma, beta)."""
+    r"""$J_0$ is negative semidefinite: the point is a degenerate minimum in $(\gamma, \beta)$."""
 
-    def top(case: Case, shift: float) -> float:
-        theta = case.theta + shift * np.array([0.0, 1.0, -1.0, 0.0, 0.0, 0.0])
-        theta = theta + shift * np.array([0.3, 0, 0, 0, 0.5, -0.5])
-        return float(np.linalg.eigvalsh(case.evaluate(theta, 0.0)[1][:, :6])[-1])
+    def top(right: bool) -> float:
+        return stacked(study, lambda c: np.linalg.eigvalsh(here(c, right).J0)[-1]).max()
 
-    return at_most(
-        stacked(study, lambda c: top(c, 0.0)).max(),
-        1e-13,
-        control=stacked(study, lambda c: top(c, 0.3)).max(),
-        note="largest eigenvalue; the control is at a point beside",
-    )
+    return at_most(bound=1e-13, measured=top(True), control=Control("beside", top(False)))
 
 
-@claim("Lemma D.7 (eq 119)", expected=EXPECTED, **HERE)
+@stated("Lemma D.7 (eq 119)")
 def readout_gradient_in_delta(study) -> Measurement:
-    """d(dL/dM)/d delta = -lam e^ S - (1-lam) (pi1, (1-pi1)/2, (1-pi1)/2)^T S, S = (0, 1, -1)."""
+    r"""$\partial_\delta(\partial L/\partial M) = -\lambda\hat e\,s - (1-\lambda)
+    (\pi_1, \frac12(1-\pi_1), \frac12(1-\pi_1))^\top s$ with $s = (0, 1, -1)$, and
+    $\partial_\delta(\partial L/\partial\Phi) = 0$."""
+
+    def readout(c: Case, right: bool):
+        masses = c.l * LOW + (1 - c.l) * (c.pi if right else LOW)
+        return -np.outer(masses, S), c.d("GM", 0, 1)
+
     return every(
-        M=same(
-            study,
-            lambda c: c.readout_slope,
-            lambda c: c.jets.GM.derivative(1)[:, :, 6],
-            lambda c: c.readout_slope.T,
-        ),
-        Phi=vanishes(
-            study,
-            lambda c: c.jets.GP.derivative(1)[:, :, 6],
-            lambda c: c.jets.GM.derivative(1)[:, :, 6],
-        ),
+        M=same(study, readout, "token 1 left out"),
+        Phi=vanishes(study, lambda c, right: here(c, right).d("GP", 0, 1), "beside"),
     )
 
 
-@claim("Lemma D.7 (eq 117)", expected=EXPECTED, **HERE)
-def first_order_forcing(study) -> Measurement:
-    """f1 = (lam g_low + (1-lam)(pi1 g_1 + (1-pi1) g_low)) (0, 0, 0, 0, 1, -1)."""
-    return every(
-        f1=same(
-            study,
-            lambda c: np.append(np.zeros(3), c.drive * S),
-            lambda c: c.f1,
-            lambda c: np.append(np.zeros(3), c.l * c.gl * S),
-        ),
-        beta=vanishes(
-            study,
-            lambda c: c.jets.GM.derivative(1)[:, :, 6] @ c.beta,
-            lambda c: c.gamma @ c.jets.GM.derivative(1)[:, :, 6],
-        ),
-    )
+@stated("Lemma D.7 (eq 117)")
+@exact("gamma_1 for the mean of gamma")
+def first_order_forcing(c: Case, right: bool):
+    r"""$f_1 = (\lambda\gamma_{low} + (1-\lambda)(\pi_1\gamma_1 + (1-\pi_1)\gamma_{low}))\,
+    (0, 0, 0, 0, 1, -1)$."""
+    drive = c.drive if right else c.l * c.gl + (1 - c.l) * c.g1
+    return np.append(np.zeros(3), drive * S), c.f1
 
 
-@claim("Lemma D.7 (eq 118)", expected=EXPECTED, **HERE)
+@stated("Lemma D.7 (eq 118)")
 def projected_forcing(study) -> Measurement:
-    """Q_R^T f1 = (0, sqrt 2 (lam g_low + (1-lam)(pi1 g_1 + (1-pi1) g_low)), 0); Q_K^T f1 = 0."""
+    r"""$Q_R^\top f_1 = (0, \sqrt2(\lambda\gamma_{low} + (1-\lambda)(\pi_1\gamma_1 +
+    (1-\pi_1)\gamma_{low})), 0)$ and $Q_K^\top f_1 = 0$."""
+
+    def on_range(c: Case, right: bool):
+        drive = c.drive if right else (1 - c.l) * c.pi @ c.gamma
+        return [0, np.sqrt(2) * drive, 0], c.R.T @ c.f1
+
     return every(
-        range=same(
-            study,
-            lambda c: [0, np.sqrt(2) * c.drive, 0],
-            lambda c: c.R.T @ c.f1,
-            lambda c: [0, c.drive, 0],
-        ),
-        kernel=vanishes(study, lambda c: c.K.T @ c.f1, lambda c: c.R.T @ c.f1),
+        range=same(study, on_range, "without lambda gamma_low"),
+        kernel=vanishes(study, lambda c, right: (c.K if right else c.R).T @ c.f1, "on the range"),
     )
 
 
-@claim("Lemma D.7 (attention)", part="proof-step", expected=EXPECTED, **HERE)
+@step("Lemma D.7 (attention)")
 def attention_in_delta(study) -> Measurement:
-    """dA_i/d delta = (0, 1, -1)/(1 - pi1) for i != 1, dA_1/d delta = 0, and dP_i/d delta = 0."""
+    r"""$\partial_\delta A_i = (0, 1, -1)/(1-\pi_1)$ for $i \ne 1$, $\partial_\delta A_1 = 0$, and
+    $\partial_\delta P_i = 0$."""
 
-    def formula(case: Case, power: int) -> np.ndarray:
-        return np.outer([0, 1, 1], S) / (1 - case.p) ** power
+    def attention(c: Case, right: bool):
+        return np.outer([0, 1, 1], S) / (1 - c.p if right else c.small), c.d("attention", 0, 1)
 
     return every(
-        attention=same(
-            study,
-            lambda c: formula(c, 1),
-            lambda c: c.jets.attention.derivative(1)[:, :, 6],
-            lambda c: formula(c, 2),
-        ),
-        prediction=vanishes(
-            study,
-            lambda c: c.jets.prediction.derivative(1)[:, :, 6],
-            lambda c: c.jets.attention.derivative(1)[:, :, 6],
-        ),
+        attention=same(study, attention, "over pi_2"),
+        prediction=vanishes(study, lambda c, right: here(c, right).d("prediction", 0, 1), "beside"),
     )
 
 
-@claim("Lemma D.8 (eq 120)", expected=EXPECTED, **HERE)
+@stated("Lemma D.8 (eq 120)")
 def range_block(study) -> Measurement:
-    """Lambda_R = Q_R^T J0 Q_R is nonsingular with (2, 2) entry -c_1, alone in its row."""
+    r"""$\Lambda_R = Q_R^\top J_0 Q_R$ is nonsingular with $(2, 2)$ entry $-c_1$, alone in its
+    row."""
 
-    def middle(case: Case) -> np.ndarray:
-        return case.R[:, 1] @ case.J0 @ case.R
+    def row(c: Case, right: bool):
+        other = c.p * c.g1**2 * c.V1[1, 1] + (1 - c.p) * c.gl**2 * c.Vl[1, 1]
+        return [0, -(c.c1 if right else other), 0], c.R[:, 1] @ c.J0 @ c.R
+
+    def top(c: Case, basis: np.ndarray) -> float:
+        return np.linalg.eigvalsh(basis.T @ c.J0 @ basis)[-1]
 
     return every(
-        row=same(study, lambda c: [0, -c.c1, 0], middle, lambda c: [0, c.c1, 0]),
-        nonsingular=positive(
-            stacked(study, lambda c: -np.linalg.eigvalsh(c.R.T @ c.J0 @ c.R)[-1]),
+        row=same(study, row, "Var_22 for P_2"),
+        nonsingular=sign(
+            predicted=-1,
+            measured=stacked(study, lambda c: top(c, c.R)),
             margin=1e-9,
-            control=stacked(study, lambda c: -np.linalg.eigvalsh(c.K.T @ c.J0 @ c.K)[-1]),
-            note="the control is the kernel block",
+            control=Control("on the kernel", stacked(study, lambda c: top(c, c.K))),
         ),
     )
 
@@ -276,268 +203,198 @@ def range_block(study) -> Measurement:
 # -- Lemmas D.9 and D.10 -------------------------------------------------------------------------
 
 
-def _mixed(case: Case, sign: float = 1.0) -> np.ndarray:
+def block_A(c: Case) -> np.ndarray:
+    """A of (123)."""
+    return np.outer([c.p * (1 - c.l), c.kappa / 2, c.kappa / 2], S)
+
+
+def mixed(c: Case, way: int = 1) -> np.ndarray:
     """J1 of (121)-(123)."""
-    b, V, out = case.beta, case.Vl, np.zeros((6, 6))
+    b, V, out = c.beta, c.Vl, np.zeros((6, 6))
     out[1, 1], out[2, 2] = -b @ V @ b, b @ V @ b
-    out[:3, 3:] = -case.gl * np.outer(S, b @ V) - sign * case.readout_slope
+    out[:3, 3:] = -c.gl * np.outer(S, b @ V) + way * block_A(c)
     out[3:, :3] = out[:3, 3:].T
     return out
 
 
-@claim("Lemma D.9 (eqs 121-123)", expected=EXPECTED, **HERE)
-def mixed_operator(study) -> Measurement:
-    """J1 = d J0/d delta has the blocks (122) and the off-diagonal A of (123)."""
-    return same(study, _mixed, lambda c: c.J1, lambda c: _mixed(c, -1.0))
+@stated("Lemma D.9 (eqs 121-123)")
+@exact("-A for A")
+def mixed_operator(c: Case, right: bool):
+    r"""$J_1 = \partial_\delta J_0$ has the blocks (122) and the off-diagonal $A$ of (123)."""
+    return mixed(c, 1 if right else -1), c.J1
 
 
-def _gm_mixed(case: Case) -> np.ndarray:
-    """d^2 GM/(d delta d theta) by autodiff, as [token, next, parameter]."""
-    return case.jets.GM.derivative(2)[:, :, :6, 6]
-
-
-def _gm_terms(case: Case) -> list[np.ndarray]:
-    """The six terms of (124) from autodiff derivatives of attention and prediction."""
-    A, P, pi = case.jets.attention, case.jets.prediction, case.pi
-    dpi, rest = S, case.model.transition() - case.P
-    dA, dP = A.derivative(1), P.derivative(1)
-    rest_delta = (1 - case.l) * np.outer(np.ones(3), S) - dP[:, :, 6]
+def six_terms(c: Case) -> list[np.ndarray]:
+    """The six terms of (124) from exact derivatives of attention and prediction."""
+    pi, dA, dP = c.pi, c.d("attention", 1), c.d("prediction", 1)
+    rest_delta = (1 - c.l) * np.outer(np.ones(3), S) - c.d("prediction", 0, 1)
     return [
-        -np.einsum("i,ija,ik->jka", dpi, dA[:, :, :6], rest),
-        -np.einsum("i,ija,ik->jka", pi, A.derivative(2)[:, :, :6, 6], rest),
-        -np.einsum("i,ija,ik->jka", pi, dA[:, :, :6], rest_delta),
-        np.einsum("i,ij,ika->jka", dpi, case.A, dP[:, :, :6]),
-        np.einsum("i,ij,ika->jka", pi, dA[:, :, 6], dP[:, :, :6]),
-        np.einsum("i,ij,ika->jka", pi, case.A, P.derivative(2)[:, :, :6, 6]),
+        -np.einsum("i,ija,ik->jka", S, dA, c.rest),
+        -np.einsum("i,ija,ik->jka", pi, c.d("attention", 1, 1), c.rest),
+        -np.einsum("i,ija,ik->jka", pi, dA, rest_delta),
+        np.einsum("i,ij,ika->jka", S, c.A, dP),
+        np.einsum("i,ij,ika->jka", pi, c.d("attention", 0, 1), dP),
+        np.einsum("i,ij,ika->jka", pi, c.A, c.d("prediction", 1, 1)),
     ]
 
 
-@claim("Lemma D.9 (eq 124)", part="proof-step", expected=EXPECTED, **HERE)
-def six_terms(study) -> Measurement:
-    """d^2 GM/(d delta d theta) is a sum of six terms; 1 and 3 vanish on beta and gamma, 4 is 0."""
+@step("Lemma D.9 (eq 124)")
+def sum_of_six_terms(study) -> Measurement:
+    r"""$\partial_\delta d(\partial L/\partial M)$ is a sum of six terms; the first and the third
+    vanish on $\beta$ and $\gamma$, the fourth is zero."""
 
-    def paired(term: np.ndarray, case: Case) -> np.ndarray:
-        rows = np.einsum("jka,k->ja", term, case.beta), np.einsum("jka,j->ka", term, case.gamma)
-        return np.concatenate([r.ravel() for r in rows])
+    def total(c: Case, right: bool):
+        terms = six_terms(c.beside)  # there none of them vanishes
+        return sum(terms if right else terms[:1] + terms[2:]), c.beside.d("GM", 1, 1)
 
-    def silent(case: Case) -> np.ndarray:
-        terms = _gm_terms(case)
-        return np.concatenate([paired(terms[0], case), paired(terms[2], case), terms[3].ravel()])
+    def silent(c: Case, right: bool):
+        terms = six_terms(c)
+        first, third = (terms[0], terms[2]) if right else (terms[4], terms[5])
+        on_beta = np.einsum("njka,k->nja", [first, third], c.beta)
+        on_gamma = np.einsum("njka,j->nka", [first, third], c.gamma)
+        return np.concatenate([on_beta.ravel(), on_gamma.ravel(), terms[3].ravel()])
 
     return every(
-        sum=same(study, lambda c: sum(_gm_terms(c)), _gm_mixed, lambda c: sum(_gm_terms(c)[1:])),
-        silent=vanishes(study, silent, lambda c: paired(_gm_terms(c)[4], c)),
+        sum=same(study, total, "without the second"),
+        silent=vanishes(study, silent, "the fifth and the sixth"),
     )
 
 
-@claim("Lemma D.9 (item 2)", part="proof-step", expected=CORRECTED, **HERE)
+@step("Lemma D.9 (item 2)")
 def attention_spread_in_delta(study) -> Measurement:
-    """d Var(A_i)/d delta = (diag(S) - S e^ - e^ S)/(1 - pi1) = 0, S = (0, 1, -1): no term 2."""
-    measured = stacked(study, lambda c: np.diag(c.jets.attention.derivative(1)[1, :, 6]))
-    zero = np.abs(stacked(study, lambda c: _gm_terms(c)[1])).max()
-    bracket = np.diag(S) - np.outer(S, LOW) - np.outer(LOW, S)
-    return corrected(
-        printed=equal(stacked(study, lambda c: (1 - c.p) * np.diag(S)), measured, rtol=1e-11),
-        right=every(
-            prefactor=equal(
-                stacked(study, lambda c: np.diag(S) / (1 - c.p)),
-                measured,
-                rtol=1e-11,
-                control=stacked(study, lambda c: (1 - c.p) * np.diag(S)),
-            ),
-            zero=at_most(
-                max(zero, np.abs(bracket).max()),
-                1e-13,
-                control=np.abs(stacked(study, lambda c: _gm_terms(c)[4])).max(),
-            ),
-        ),
-        correction=Correction(
-            printed="d Var(A_i)/d delta = (1 - pi1) [diag(0, 1, -1) - ...] = 0",
-            corrected="d Var(A_i)/d delta = [diag(0, 1, -1) - ...]/(1 - pi1) = 0; the bracket is "
-            "zero, so nothing follows from it",
-            cause="extraction-or-typo",
-            snippet="""
-                import numpy as np
-                p, h = 0.75, 1e-6
-                low = lambda d: np.array([(1 - p) / 2 + d, (1 - p) / 2 - d]) / (1 - p)
-                slope = (low(h) - low(-h)) / (2 * h)          # dA_i/d delta, equal scores
-                print("measured", slope[0], "printed", 1 - p, "right", 1 / (1 - p))
-                assert abs(slope[0] - 1 / (1 - p)) < 1e-8
-            """,
-        ),
-    )
+    r"""$\partial_\delta\mathrm{Var}(A_i) = 0$, so $\partial_\delta d A_i = 0$: no term 2.
 
+    The factor in front of the vanishing bracket is $1/(1-\pi_1)$, not $1-\pi_1$; nothing follows
+    from it."""
 
-@claim("Lemma D.9 (item 3)", part="proof-step", expected=CORRECTED, **HERE)
-def third_term_sign(study) -> Measurement:
-    """Term 3 of (124) is -sum_i pi_i dA_i^T (0, 1-lam, -(1-lam))."""
+    def spread(c: Case, right: bool):
+        A, dA = here(c, right).A[1], here(c, right).d("attention", 0, 1)[1]
+        return np.diag(dA) - np.outer(dA, A) - np.outer(A, dA)
 
-    def formula(case: Case) -> np.ndarray:
-        dA = _attention_change(case)
-        return np.einsum("i,ija,k->jka", case.pi, dA, (1 - case.l) * S)
-
-    measured = stacked(study, lambda c: _gm_terms(c)[2])
-    return corrected(
-        printed=equal(stacked(study, formula), measured, rtol=1e-11),
-        right=equal(-stacked(study, formula), measured, rtol=1e-11),
-        correction=Correction(
-            printed="-sum pi_i dA_i^T d_delta(P_i - Phat_i) = sum pi_i dA_i^T (0, 1-lam, -(1-lam))",
-            corrected="= -sum pi_i dA_i^T (0, 1-lam, -(1-lam)); it vanishes on beta and on gamma "
-            "either way",
-            cause="extraction-or-typo",
-            snippet="""
-                import numpy as np
-                p, lam, h = 0.75, 0.8, 1e-6
-                law = lambda d: np.array([p, (1 - p) / 2 + d, (1 - p) / 2 - d])
-                row = lambda d: lam * np.eye(3)[1] + (1 - lam) * law(d)
-                slope = (row(h) - row(-h)) / (2 * h)      # d P_2/d delta; that of Phat_2 is 0
-                print("d(P - Phat)/d delta =", slope, "so the term keeps its minus sign")
-                assert np.allclose(slope, [0, 1 - lam, -(1 - lam)], atol=1e-8)
-            """,
-        ),
-    )
-
-
-@claim("Lemma D.9 (eq 125)", part="proof-step", expected=EXPECTED, **HERE)
-def fifth_term(study) -> Measurement:
-    """Term 5 of (124) is (0, 1, -1)^T A_low dM Var(P_low)."""
-
-    def formula(case: Case, way: np.ndarray) -> np.ndarray:
-        return np.einsum("j,ka->jka", way, prediction_change(case)[1])
-
-    return same(
-        study, lambda c: formula(c, S), lambda c: _gm_terms(c)[4], lambda c: formula(c, LOW)
-    )
-
-
-@claim("Lemma D.9 (eq 126)", part="proof-step", expected=EXPECTED, **HERE)
-def sixth_term(study) -> Measurement:
-    """Term 6 of (124) is A_low^T (0, 1, -1) d gamma beta^T Var(P_low)."""
-
-    def formula(case: Case, way: np.ndarray) -> np.ndarray:
-        return np.einsum("j,k,a->jka", way, case.beta @ case.Vl, np.append(S, np.zeros(3)))
-
-    return same(
-        study, lambda c: formula(c, LOW), lambda c: _gm_terms(c)[5], lambda c: formula(c, S)
-    )
-
-
-@claim("Lemma D.9 (eq 127)", part="proof-step", expected=EXPECTED, **HERE)
-def collected_terms(study) -> Measurement:
-    """Applied to beta the mixed derivative of GM is (127); d^2 GP/(d delta d theta) = 0."""
-
-    def formula(case: Case) -> np.ndarray:
-        b, V, out = case.beta, case.Vl, np.zeros((3, 6))
-        out[1, 1], out[2, 2] = b @ V @ b, -b @ V @ b
-        out[:, 3:] = case.gl * np.outer(S, b @ V)
-        return out
+    def attention(c: Case, right: bool):
+        return here(c, right).d("attention", 1, 1) * (1 - c.p)
 
     return every(
-        M=same(
-            study,
-            formula,
-            lambda c: np.einsum("jka,k->ja", _gm_mixed(c), c.beta),
-            lambda c: -formula(c),
-        ),
-        Phi=vanishes(study, lambda c: c.jets.GP.derivative(2)[:, :, :6, 6], _gm_mixed),
+        spread=vanishes(study, spread, "beside"), attention=vanishes(study, attention, "beside")
     )
 
 
-@claim("Lemma D.9 (eq 128)", part="proof-step", expected=EXPECTED, **HERE)
-def readout_block(study) -> Measurement:
-    """d(dL/dM)/d delta d beta = -A d beta with the block A of (123)."""
+@step("Lemma D.9 (item 3)", reading="the minus sign of the left side is lost on the right")
+@exact("as extracted")
+def third_term_sign(c: Case, right: bool):
+    r"""Term 3 of (124) is $-\sum_i\pi_i\,d A_i^\top (0, 1-\lambda, -(1-\lambda))$; it vanishes on
+    $\beta$ and $\gamma$ either way."""
+    way = -1 if right else 1
+    formula = way * np.einsum("i,ija,k->jka", c.pi, attention_change(c), (1 - c.l) * S)
+    return formula, six_terms(c)[2]
 
-    def A(case: Case) -> np.ndarray:
-        return np.outer([case.p * (1 - case.l), case.kappa / 2, case.kappa / 2], S)
 
-    return same(study, lambda c: -A(c), lambda c: c.jets.GM.derivative(1)[:, :, 6], A)
+@step("Lemma D.9 (eq 125)")
+@exact("token 1 for the lower ones")
+def fifth_term(c: Case, right: bool):
+    r"""Term 5 of (124) is $(0, 1, -1)^\top A_{low}\,dM\,\mathrm{Var}(P_{low})$."""
+    return np.einsum("j,ka->jka", S, prediction_change(c)[int(right)]), six_terms(c)[4]
 
 
-@claim("Lemma D.10", expected=EXPECTED, **HERE)
-def mixed_on_the_kernel(study) -> Measurement:
-    """Q_K^T J1 q2 = -(sqrt 2/|theta|) (0, 0, pi1 g_1 (1-lam) + g_low (lam + (1-pi1)(1-lam)))."""
+@step("Lemma D.9 (eq 126)")
+@exact("Var(P_1) for Var(P_low)")
+def sixth_term(c: Case, right: bool):
+    r"""Term 6 of (124) is $A_{low}^\top (0, 1, -1)\,d\gamma\,\beta^\top\mathrm{Var}(P_{low})$."""
+    V = c.V[int(right)]
+    return np.einsum("j,k,a->jka", LOW, c.beta @ V, ON_GAMMA), six_terms(c)[5]
 
-    def formula(case: Case, factor: float) -> list[float]:
-        inner = case.p * case.g1 * (1 - case.l) + case.gl * case.kappa
-        return [0.0, 0.0, -factor * inner / case.norm]
 
-    return same(
-        study,
-        lambda c: formula(c, np.sqrt(2)),
-        lambda c: c.K.T @ c.J1 @ c.R[:, 1],
-        lambda c: formula(c, 1.0),
+@step("Lemma D.9 (eq 127)")
+def collected_terms(study) -> Measurement:
+    r"""Applied to $\beta$ the mixed derivative of $\partial L/\partial M$ is (127);
+    $\partial_\delta d(\partial L/\partial\Phi) = 0$."""
+
+    def on_beta(c: Case, right: bool):
+        b, V, out = c.beta, c.Vl, np.zeros((3, 6))
+        out[1, 1], out[2, 2] = b @ V @ b, -b @ V @ b
+        out[:, 3:] = np.outer(S, b @ V) * (c.gl if right else c.g1)
+        return out, np.einsum("jka,k->ja", c.d("GM", 1, 1), b)
+
+    return every(
+        M=same(study, on_beta, "gamma_1 for gamma_low"),
+        Phi=vanishes(study, lambda c, right: here(c, right).d("GP", 1, 1), "beside"),
     )
+
+
+@step("Lemma D.9 (eq 128)")
+@exact("without lambda's own part")
+def readout_block(c: Case, right: bool):
+    r"""$\partial_\delta(\partial L/\partial M)\,d\beta = -A\,d\beta$ with the block $A$ of
+    (123)."""
+    moving = np.outer((1 - c.l) * c.pi, S)
+    return -block_A(c) if right else -moving, c.d("GM", 0, 1)
+
+
+@stated("Lemma D.10")
+@exact("lambda alone on gamma_low")
+def mixed_on_the_kernel(c: Case, right: bool):
+    r"""$Q_K^\top J_1 q_2 = -\frac{\sqrt2}{|\theta|}(0, 0, \pi_1\gamma_1(1-\lambda) +
+    \gamma_{low}(\lambda + (1-\pi_1)(1-\lambda)))$."""
+    inner = c.p * c.g1 * (1 - c.l) + c.gl * (c.kappa if right else c.l)
+    return [0, 0, -np.sqrt(2) * inner / c.norm], c.K.T @ c.J1 @ c.R[:, 1]
 
 
 # -- Lemmas D.14 to D.16 -------------------------------------------------------------------------
 
 
-@claim("Lemma D.14", expected=EXPECTED, **HERE)
-def second_delta_derivative(study) -> Measurement:
-    """f2 = d^2(-grad L)/d delta^2 = 0, although d^2(dL/dM)/d delta^2 is not."""
-    return vanishes(
-        study,
-        lambda c: c.f2,
-        lambda c: c.jets.GM.derivative(2)[:, :, 6, 6],
-        note="the control is d^2(dL/dM)/d delta^2 itself",
-    )
+@stated("Lemma D.14")
+@zero("of dL/dM itself")
+def second_delta_derivative(c: Case, right: bool):
+    r"""$f_2 = \partial_\delta^2(-\nabla L) = 0$, although $\partial_\delta^2(\partial L/\partial
+    M)$ is not."""
+    return c.f2 if right else c.d("GM", 0, 2)
 
 
-def _perturbed(case: Case) -> tuple[np.ndarray, np.ndarray]:
-    """B of (171) and C of (172): what theta = q2 y2 adds to the Jacobian, over -c delta."""
-    p, b = case.p, case.beta
-    top, low = case.P1[1], case.Pl[1]
-    B = np.zeros((3, 3))
-    B[0] = (2 * p * case.g1 * top + p * case.g1**2 * top * (b[1] - case.P1 @ b)) * S
-    inner = (1 - p) * case.gl * low + (1 - p) / 2 * case.gl**2 * low * (b[1] - case.Pl @ b)
-    B[1] = B[2] = inner * S
+def joint(c: Case, *, B: bool = True, C: bool = True, half: float = 0.5) -> np.ndarray:
+    """(0, B; B^T, C) of (171), (172): what theta = q2 y2 adds to the Jacobian, over -c delta."""
+    p, b, out = c.p, c.beta, np.zeros((6, 6))
 
     def pattern(P: np.ndarray) -> np.ndarray:
-        out = np.diag((P[1] - 2 * P[1] ** 2) * S)
-        out[0, :] = out[:, 0] = -P[0] * P[1] * S
-        return out
+        m = np.diag((P[1] - 2 * P[1] ** 2) * S)
+        m[0, :] = m[:, 0] = -P[0] * P[1] * S
+        return m
 
-    C = p * case.g1**3 * pattern(case.P1) + (1 - p) * case.gl**3 * pattern(case.Pl)
-    return B, C
-
-
-def _joint(B: np.ndarray, C: np.ndarray) -> np.ndarray:
-    return np.block([[np.zeros((3, 3)), B], [B.T, C]])
-
-
-@claim("Lemma D.15 (eq 162)", expected=EXPECTED, **HERE)
-def first_order_hessian(study) -> Measurement:
-    """H1 = -c ((0, B; B^T, 0) + (0, 0; 0, C)) + J1 per unit of delta, B and C of (171), (172)."""
-    return same(
-        study,
-        lambda c: -c.c * _joint(*_perturbed(c)) + _mixed(c),
-        lambda c: c.H1,
-        lambda c: c.c * _joint(*_perturbed(c)) + _mixed(c),
-    )
+    if B:
+        first = p * c.P1[1] * (2 * c.g1 + c.g1**2 * (b[1] - c.P1 @ b))
+        second = (1 - p) * c.Pl[1] * (c.gl + half * c.gl**2 * (b[1] - c.Pl @ b))
+        out[:3, 3:] = np.outer([first, second, second], S)
+        out[3:, :3] = out[:3, 3:].T
+    if C:
+        out[3:, 3:] = p * c.g1**3 * pattern(c.P1) + (1 - p) * c.gl**3 * pattern(c.Pl)
+    return out
 
 
-@claim("Lemma D.15 (eq 161)", strength="fit", expected=CONSISTENT, **HERE)
+@stated("Lemma D.15 (eq 162)")
+@exact("1 for 1/2 in the lower rows of B")
+def first_order_hessian(c: Case, right: bool):
+    r"""$H_1 = -c\,(0, B; B^\top, C) + J_1$ per unit of $\delta$, with $B$ and $C$ of the
+    display."""
+    return -c.c * joint(c, half=0.5 if right else 1.0) + mixed(c), c.H1
+
+
+@stated("Lemma D.15 (eq 161)")
 def perturbed_hessian(study) -> Measurement:
-    """-Hess L at the perturbed point is J0 + H1 up to O(delta^2)."""
+    r"""$-\nabla^2 L$ at the perturbed point is $J_0 + H_1$ up to $O(\delta^2)$."""
 
-    def remainder(case: Case, slope: float) -> list[float]:
-        H1 = slope * (-case.c * _joint(*_perturbed(case)) + _mixed(case))
-        return [float(np.linalg.norm(case.jacobian(d) - case.J0 - d * H1)) for d in case.fine]
+    def remainder(c: Case, **part: bool) -> list[float]:
+        H1 = -c.c * joint(c, **part) + mixed(c)
+        return [float(np.linalg.norm(c.jacobian(d) - c.J0 - d * H1)) for d in c.fine]
 
-    return at_each(
-        study,
-        lambda c: exponent(c.fine, remainder(c, 1.0), 2.0, tol=0.05, control_y=remainder(c, 0.9)),
-    )
+    def fitted(c: Case) -> Measurement:
+        without = Control("without C", measured=remainder(c, C=False))
+        return order("O", x=c.fine, y=remainder(c), power=2, tol=0.05, control=without)
+
+    return at_each(study, fitted)
 
 
-@claim("Lemma D.16", expected=EXPECTED, **HERE)
-def kernel_block_vanishes(study) -> Measurement:
-    """Q_K^T H1 Q_K = 0, and so do its three parts: B, C and J1 on the kernel."""
-
-    def parts(case: Case) -> np.ndarray:
-        B, C = _perturbed(case)
-        zero = np.zeros((3, 3))
-        pieces = (case.H1, _joint(B, zero), _joint(zero, C), case.J1)
-        return np.stack([case.K.T @ m @ case.K for m in pieces])
-
-    return vanishes(study, parts, lambda c: c.R.T @ c.H1 @ c.K, note="the control is Q_R^T H1 Q_K")
+@stated("Lemma D.16")
+@zero("range by kernel")
+def kernel_block_vanishes(c: Case, right: bool):
+    r"""$Q_K^\top H_1 Q_K = 0$, and so do its three parts: $B$, $C$ and $J_1$ on the kernel."""
+    pieces = (c.H1, joint(c, C=False), joint(c, B=False), c.J1)
+    return np.stack([(c.K if right else c.R).T @ m @ c.K for m in pieces])
