@@ -75,7 +75,7 @@ def predict(chain: MarkovChain, dim: int, scale: float) -> Timeline:
     data, grown = _rank_one(chain, dim, scale, a0)
     if data is None:
         return Timeline(rates, times, [], clean, sentence=grown)
-    found = stages.find(data, chain.pi, None)
+    found = stages.find(stages.Signals.of(data), chain.pi)
     waits = plateaus(data["time"].values, data["speed"].values, data["loss"].values)
     first = [s for s in found if s.cycle == 1]
     times |= {s.name: s.time for s in first if s.name != "attention onset"}
