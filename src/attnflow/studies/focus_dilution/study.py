@@ -83,8 +83,9 @@ class FocusDilution(Study):
     def solve(self, **options: Any) -> Solution:
         """As every study; a discrete run is observed densely at first, as its stages come."""
         if self.config.mode != "flow":
-            share = np.linspace(0, 1, self.rows) ** 2
-            options.setdefault("save", self.config.until * share)
+            steps = round(self.config.until / self.config.rate)
+            rows = np.unique(np.round(steps * np.linspace(0, 1, self.rows) ** 2))
+            options.setdefault("save", rows * self.config.rate)
         return super().solve(**options)
 
     @property

@@ -11,13 +11,13 @@ then read off by the same rules as those of a run.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache
 from math import exp, lgamma, sqrt
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
+from attnflow.claims import once
 from attnflow.flows import Flow, Limits, Mark, Solver, Status, integrate
 from attnflow.flows.layout import Params
 from attnflow.flows.probes import shared
@@ -53,7 +53,7 @@ def typical_length(dim: int) -> float:
     return sqrt(2) * exp(lgamma((dim + 1) / 2) - lgamma(dim / 2))
 
 
-@lru_cache(maxsize=64)
+@once
 def predict(chain: MarkovChain, dim: int, scale: float) -> Timeline:
     """The timeline of a start with entries N(0, scale^2) at width dim.
 
@@ -91,7 +91,8 @@ def predict(chain: MarkovChain, dim: int, scale: float) -> Timeline:
         name = "rank-one saddle" if len(waits) < 2 else "rank-one minimum"
         times[name] = float(t[slow])
         listed.append({"loss": float(data["loss"].values[slow]), "time": float(t[slow])})
-        rates["new direction"] = float(data["force"].values[slow])
+        force = rank_one.readout_gradient(data["z"].values[slow], chain)
+        rates["new direction"] = float(np.linalg.norm(force, 2))
     return Timeline(rates, times, listed, clean, first, data, grown)
 
 
@@ -134,7 +135,7 @@ def _rank_one(
         horizon + 30 * abs(np.log(a0)) / theory.focus_rate(chain),
         observe={"z": lambda theta: theta["z"], "second": second},
         stops={"a new direction": Mark(leaves)},
-        rtol=1e-8,
+        rtol=1e-6,
         solver=Solver(atol=1e-9 * scale),
         limits=Limits(steps=STEPS),
         progress=False,
@@ -176,13 +177,12 @@ def _observed(chain: MarkovChain, rows: xr.Dataset, a0: float) -> xr.Dataset:
     d, z, second = chain.tokens, rows["z"].values, rows["second"].values
     gammas, q = z[:, :d], z[:, -2]
     sizes = np.linalg.norm(gammas, axis=1)
-    force = [np.linalg.norm(rank_one.readout_gradient(each, chain), 2) for each in z]
     speed = np.linalg.norm(rank_one.velocity(z, chain), axis=1)
     return xr.Dataset(
         {
             "loss": ("time", rank_one.loss(z, chain)),
             "speed": ("time", speed),
-            "force": ("time", np.array(force)),
+            "z": (("time", "coordinate"), z),
             "effective_rank": (("time", "matrix"), np.ones((len(z), 1))),
             "stable_rank": (("time", "matrix"), 1 + (second / sizes)[:, None] ** 2),
             "singular_W0": (("time", "mode"), np.stack([sizes, second], axis=1)),
