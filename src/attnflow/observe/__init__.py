@@ -7,7 +7,7 @@ from attnflow.observe.spectral import (
     singular_values,
     stable_rank,
 )
-from attnflow.observe.stages import Plateau, Stage, first_time, plateaus
+from attnflow.observe.stages import Plateau, Stage, first_time, plateaus, summit
 
 __all__ = [
     "Plateau",
@@ -19,4 +19,5 @@ __all__ = [
     "plateaus",
     "singular_values",
     "stable_rank",
+    "summit",
 ]
