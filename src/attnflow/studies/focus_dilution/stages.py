@@ -235,6 +235,8 @@ def _split(s: Signals, order: np.ndarray, pi: np.ndarray, start: float) -> list[
     """Equally frequent tokens part while the embedding is still of rank one."""
     gap = np.zeros_like(s.t)
     pairs = [(a, b) for a, b in pairwise(order.tolist()) if abs(pi[a] - pi[b]) <= 1e-12 * pi[a]]
+    if not pairs:
+        return []
     for a, b in pairs:
         # Over the largest norm so far: both pass zero when they retract.
         size = np.maximum.accumulate(np.maximum(s.norms[:, a], s.norms[:, b]))
