@@ -98,7 +98,7 @@ def dominant_token_grows(study) -> Measurement:
     """The embedding norm of the most frequent token grows continuously."""
 
     def fall(data: xr.Dataset) -> float:
-        return retraction(data["embedding_norm"].values[:, 0])
+        return float(retraction(data["embedding_norm"].values[:, 0]))
 
     words = "largest fall, part of the maximum"
     return _bounded(at_most, study, fall, GROWS, words, backwards=True)

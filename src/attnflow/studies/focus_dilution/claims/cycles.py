@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from scipy.integrate import quad
 
@@ -339,7 +341,7 @@ def conserved_along_the_flow(study) -> Measurement:
             for row in range(0, len(run.t), 20)
         )
 
-    def without(theta: OneLayerAttention) -> np.ndarray:
+    def without(theta: OneLayerAttention) -> Any:
         return theta.W0.T @ theta.W0 - theta.W1 @ theta.W1.T - theta.WQ @ theta.WQ.T
 
     others = (without, lambda th: th.WQ @ th.WQ.T - th.WK @ th.WK.T, lambda th: th.W1.sum(axis=0))

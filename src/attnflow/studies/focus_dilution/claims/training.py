@@ -42,8 +42,7 @@ SMALL = Config(data="sample", sequences=300, context=6, dim=4)
 def the_sample_is_its_counts(study) -> Measurement:
     """The model sees of a context only its last token and its counts: the loss over the table of
     these is the loss over the sequences."""
-    tokens = _sequences(SMALL.seed)
-    table = data.training(SMALL)
+    table, tokens = _sets()["training"]
     turned = np.column_stack([np.roll(tokens[:, :-1], 1, axis=1), tokens[:, -1]])
     other = Contexts.of_sample(turned, table.tokens)
     return identity(
@@ -59,10 +58,7 @@ def the_sample_is_its_counts(study) -> Measurement:
 @paper.claim("App E.1 (groups S_k)", part="experiment", setting="300 sequences of 6 tokens")
 def groups_of_both_sets(study) -> Measurement:
     """Training and test sets are grouped by the second-to-last token: S_k is what ends in k."""
-    sets = {
-        "training": (data.training(SMALL), _sequences(SMALL.seed)),
-        "test": (data.test(SMALL), _sequences(SMALL.seed + data.TEST_SEED)),
-    }
+    sets = _sets()
 
     def grouped(theta: OneLayerAttention, tokens: np.ndarray, place: int) -> np.ndarray:
         each, last = _losses(theta, tokens), tokens[:, place]
@@ -386,9 +382,15 @@ def _points() -> list[OneLayerAttention]:
     return [OneLayerAttention.gaussian(4, SMALL.dim, 0.7, seed) for seed in SEEDS]
 
 
-def _sequences(seed: int) -> np.ndarray:
-    chain = SMALL.chain()
-    return chain.sample(SMALL.sequences, SMALL.context + 1, seed=seed, first=SMALL.first)
+def _sets() -> dict[str, tuple[Contexts, np.ndarray]]:
+    """The tables that the study makes, and the sequences they are made of."""
+    tables, chain = (data.training(SMALL), data.test(SMALL)), SMALL.chain()
+    assert tables[0] is not None
+    assert tables[1] is not None
+    seeds = (SMALL.seed, SMALL.seed + data.TEST_SEED)
+    size = SMALL.sequences, SMALL.context + 1
+    drawn = [chain.sample(*size, seed=seed, first=SMALL.first) for seed in seeds]
+    return {"training": (tables[0], drawn[0]), "test": (tables[1], drawn[1])}
 
 
 def _losses(theta: OneLayerAttention, tokens: np.ndarray) -> np.ndarray:
