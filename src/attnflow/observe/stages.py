@@ -35,7 +35,8 @@ class Stage:
         return f"t = {self.time:.4g}" if self.step is None else f"step {self.step}"
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """What is known of it: a flow's stage has no step."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True)
