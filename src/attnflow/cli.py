@@ -285,7 +285,7 @@ def show(run: RunName, json: Flag = False) -> int:
     claims = None if found.claims is None else found.claims.records()
     stages = [s.as_dict() for s in found.stages]
     more = {"status": found.status, "sentence": found.sentence, "stages": stages, "claims": claims}
-    marks = [vars(event) for event in found.events]
+    marks = [{**vars(event), "step": found.step_of(event.time)} for event in found.events]
     return _print_json({**found.manifest, **found.as_json(), **more, "marks": marks})
 
 

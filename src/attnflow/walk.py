@@ -298,6 +298,8 @@ def _described(
     found: Run, place: RunFolder | _Memory, say: Said, other: beside.Beside | None
 ) -> Run:
     """The run with its stages, saddles and summary; what cannot be computed is a note."""
+    from attnflow.studies.study import stages_of
+
     ready, data, notes = found.built, found.trajectory, list(found.notes)
 
     def attempt(what: str, work: Callable[[], Any], otherwise: Any) -> Any:
@@ -307,7 +309,7 @@ def _described(
             notes.append(f"the {what} could not be computed: {studies.told(error)}")
             return otherwise
 
-    stages = attempt("stages", lambda: ready.stages(data), []) if data.sizes["time"] > 1 else []
+    stages = attempt("stages", lambda: stages_of(ready, data), [])
     found = found.replace(stages=stages)
     _tell(say, found, "stages")
     saddles = attempt("saddles", lambda: _saddles(found), None)

@@ -11,7 +11,7 @@ import pytest
 from attnflow import walk
 from attnflow.claims import Verdict
 from attnflow.studies.focus_dilution import theory
-from attnflow.studies.focus_dilution.claims import cycles, training
+from attnflow.studies.focus_dilution.claims import cycles
 from attnflow.tasks import MarkovChain
 
 DEFAULT = (0.75, 0.19, 0.05, 0.01)
@@ -42,15 +42,6 @@ def test_the_smaller_chain_of_a_two_term_chain_is_a_two_term_chain():
     assert np.abs(small.transition - MarkovChain(pi, lam).transition).max() < 1e-14
     # The loss of a model that knows all rows is the floor, however it is split.
     assert known + weight * small.floor == pytest.approx(chain.floor, abs=1e-14)
-
-
-def test_leading_singular_values_are_those_of_the_svd():
-    rng = np.random.default_rng(0)
-    for shape in ((4, 40), (40, 4), (40, 40)):
-        w = rng.normal(size=shape)
-        s = np.linalg.svd(w, compute_uv=False)
-        found = training._leading(w)
-        assert found == pytest.approx((s[0], s[1], (s**2).sum() / s[0] ** 2), rel=1e-10)
 
 
 @pytest.mark.parametrize("seed", [0, 1])

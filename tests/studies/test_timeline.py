@@ -24,10 +24,10 @@ def test_the_typical_length_is_the_mean_length():
 @pytest.mark.parametrize(
     ("keys", "within"),
     [
-        ({"dim": 12, "seed": 5}, 0.06),
-        ({"dim": 24, "seed": 3, "init_scale": 1e-4}, 0.05),
+        ({"dim": 16, "seed": 6, "init_scale": 1e-6}, 0.02),
+        ({"pi": (0.65, 0.25, 0.1), "lam": 0.85, "dim": 16, "seed": 5, "init_scale": 1e-6}, 0.02),
+        # Chance makes a start of this width and scale up to a few hundredths faster or slower.
         ({"pi": (8 / 15, 4 / 15, 2 / 15, 1 / 15), "dim": 12, "seed": 6}, 0.06),
-        ({"pi": (0.6, 0.25, 0.1, 0.05), "lam": 0.7, "dim": 8, "seed": 4}, 0.08),
         ({"chain_kind": "metropolis", "dim": 12, "seed": 2}, 0.08),
     ],
 )

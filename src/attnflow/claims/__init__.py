@@ -12,6 +12,7 @@ from attnflow.claims.evidence import (
     Erratum,
     corrected,
     not_reproduced,
+    observed,
     refuted,
     run_snippet,
 )
@@ -69,6 +70,7 @@ __all__ = [
     "monotone",
     "not_checkable",
     "not_reproduced",
+    "observed",
     "once",
     "order",
     "refuted",

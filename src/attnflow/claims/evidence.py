@@ -125,6 +125,22 @@ def not_reproduced(*, found: Measurement, guessed: str) -> Measurement:
     return replace(found, verdict=verdict, promise=Verdict.NOT_REPRODUCED, guessed=words)
 
 
+def observed(*, found: Measurement, guessed: str) -> Measurement:
+    """What data that nobody has seen before show: nothing was foreseen, so nothing surprises.
+
+    It holds or is consistent as it was found, and an experiment that comes out otherwise is
+    `not-reproduced`, with the settings that were guessed. Its control has to flip all the same.
+
+    >>> from attnflow.claims import Control, at_least
+    >>> low = at_least(bound=0.5, measured=0.1, control=Control("at its end", 0.9))
+    >>> observed(found=low, guessed="the tokenizer").promise
+    <Verdict.NOT_REPRODUCED: 'not-reproduced'>
+    """
+    told = not_reproduced(found=found, guessed=guessed)
+    words = told.guessed if told.verdict is Verdict.NOT_REPRODUCED else ""
+    return replace(told, promise=told.verdict, guessed=words)
+
+
 def run_snippet(snippet: str) -> str:
     """Run a snippet in a fresh namespace and return what it printed."""
     told = io.StringIO()

@@ -8,7 +8,7 @@ from attnflow.observe.spectral import (
     singular_values,
     stable_rank,
 )
-from attnflow.observe.stages import Plateau, Stage, first_time, plateaus
+from attnflow.observe.stages import Plateau, Stage, first_time, plateaus, summit
 
 __all__ = [
     "Margin",
@@ -22,4 +22,5 @@ __all__ = [
     "plateaus",
     "singular_values",
     "stable_rank",
+    "summit",
 ]

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
 Series = Float[np.ndarray, "time"]
 
@@ -25,10 +25,18 @@ class Stage:
     cycle: int = 1
     evidence: str = ""
     confidence: float = 1.0
-    """How clearly it shows, from 0 (just over its threshold) to 1."""
+    """How clearly it shows, from 0 (at the margin of its threshold) to 1."""
+    step: int | None = None
+    """The optimiser's step, for a run that takes steps; None for a flow."""
+
+    @property
+    def when(self) -> str:
+        """The time in the unit of the run: `step 201`, or `t = 60.36` of a flow."""
+        return f"t = {self.time:.4g}" if self.step is None else f"step {self.step}"
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """What is known of it: a flow's stage has no step."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -144,15 +152,31 @@ def _last(
 
 
 def first_time(
-    time: Series, holds: Bool[np.ndarray, "time"], *, after: float = -np.inf, hold: int = 3
+    time: Series, signal: Series, *, level: float = 1.0, after: float = -np.inf, hold: int = 3
 ) -> float | None:
-    """The first time from which a condition holds for `hold` samples in a row."""
+    """When a signal first exceeds a level for `hold` samples in a row, between the samples."""
     run = 0
-    for i, yes in enumerate(holds & (time >= after)):
-        run = run + 1 if yes else 0
+    for i, above in enumerate((signal > level) & (time >= after)):
+        run = run + 1 if above else 0
         if run == hold:
-            return float(time[i - hold + 1])
+            first = i - hold + 1
+            if first == 0 or time[first - 1] < after:
+                return float(time[first])
+            low, high = signal[first - 1], signal[first]
+            share = (level - low) / (high - low) if low < level else 1.0
+            return float(time[first - 1] + share * (time[first] - time[first - 1]))
     return None
+
+
+def summit(time: Series, signal: Series, peak: int) -> float:
+    """When a signal is highest, from the parabola through its highest sample and the two beside."""
+    if not 0 < peak < len(time) - 1:
+        return float(time[peak])
+    (a, b, c), (x, y, z) = time[peak - 1 : peak + 2], signal[peak - 1 : peak + 2]
+    rise, fall = (y - x) / (b - a), (z - y) / (c - b)
+    if not rise > 0 > fall:
+        return float(b)
+    return float((a + b) / 2 + (c - a) / 2 * rise / (rise - fall))
 
 
 def _crossing(t: Series, log: Series, level: float, order: Sequence[int]) -> float:

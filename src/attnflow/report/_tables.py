@@ -24,9 +24,14 @@ _WORK = {
 
 
 def stages(run: Run) -> Table | None:
-    """Name, cycle, time and evidence of each stage."""
-    rows = [(s.name, s.cycle, f"{s.time:.5g}", s.evidence or "–") for s in run.stages]
-    head = ("stage", "cycle", "begins at t", "evidence")
+    """Name, cycle, time (or step) and evidence of each stage."""
+    steps = any(s.step is not None for s in run.stages)
+    times = [f"{s.step:,}" if s.step is not None else f"{s.time:.5g}" for s in run.stages]
+    rows = [
+        (s.name, s.cycle, time, s.evidence or "–")
+        for s, time in zip(run.stages, times, strict=True)
+    ]
+    head = ("stage", "cycle", "begins at step" if steps else "begins at t", "evidence")
     return Table("Stages in order of time", head, rows, frozenset({1, 2})) if rows else None
 
 
@@ -58,16 +63,19 @@ def plateaus(run: Run) -> Table | None:
 def marks(run: Run) -> Table | None:
     """The crossings that were recorded."""
     arrow = {1: "upwards ↑", -1: "downwards ↓"}
+    steps = run.step_of(0.0) is not None
     rows = [
         (
             e.name if e.index == 0 else f"{e.name}[{e.index}]",
-            f"{e.time:.7g}",
+            f"{run.step_of(e.time):,}" if steps else f"{e.time:.7g}",
             arrow.get(e.direction, "–"),
         )
         for e in run.events
     ]
-    caption = "Levels that were crossed, their times found by root finding"
-    return Table(caption, ("mark", "t", "direction"), rows, frozenset({1})) if rows else None
+    how = "and the first step behind them" if steps else "their times found by root finding"
+    unit = "step" if steps else "t"
+    caption = f"Levels that were crossed, {how}"
+    return Table(caption, ("mark", unit, "direction"), rows, frozenset({1})) if rows else None
 
 
 def numbers(run: Run) -> Table | None:

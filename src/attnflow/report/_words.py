@@ -92,7 +92,7 @@ def _stage_sentence(run: Run) -> str:
     if not stages:
         return no_stages(run)
     many = "one stage" if len(stages) == 1 else f"{len(stages)} stages"
-    times = [f"{named(s)} at t\u00a0=\u00a0{s.time:.4g}" for s in stages]
+    times = [f"{named(s)} at {s.when.replace(' ', UNBROKEN)}" for s in stages]
     return f"It passed {many}: {listed(times)}."
 
 
@@ -114,5 +114,8 @@ def named(stage: Any) -> str:
     """`focus`, and `focus 2` in the second cycle."""
     return stage.name if stage.cycle == 1 else f"{stage.name} {stage.cycle}"
 
+
+UNBROKEN = "\u00a0"
+"""A space at which no line is broken."""
 
 _NOT_FINITE = {"nan": "not a number", "inf": "∞", "-inf": "−∞"}

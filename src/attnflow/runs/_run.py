@@ -121,14 +121,20 @@ class Run:
         """The same as `events`."""
         return self.events
 
+    def step_of(self, time: float) -> int | None:
+        """The optimiser's step at a time of the run; None for a flow, which takes none."""
+        rate = self.config.get("rate")
+        return round(time / rate) if rate and self.config.get("mode", "flow") != "flow" else None
+
     @cached_property
     def stages(self) -> list[Stage]:
         from attnflow.observe.stages import Stage
+        from attnflow.studies.study import stages_of
 
         rows = self._json("stages.json")
         if rows is not None:
             return [Stage(**row) for row in rows]
-        return self.built.stages(self.trajectory) if self.trajectory.sizes["time"] > 1 else []
+        return stages_of(self.built, self.trajectory)
 
     @cached_property
     def plateaus(self) -> list[Plateau]:

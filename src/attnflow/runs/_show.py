@@ -25,11 +25,21 @@ def lines(run: Run, parts: Sequence[str] = PARTS) -> Iterator[tuple[str, str]]:
             yield str(run.solver.get("engine") or "solve"), _work(run)
         elif part == "stages":
             for cycle in sorted({s.cycle for s in run.stages}) or [1]:
-                found = [f"{s.name} {s.time:.4g}" for s in run.stages if s.cycle == cycle]
+                found = [
+                    f"{s.name} {s.when.removeprefix('t = ')}"
+                    for s in run.stages
+                    if s.cycle == cycle
+                ]
                 name = "stages" if cycle == 1 else f"cycle {cycle}"
                 yield name, " · ".join(found) or "no separation"
         elif part == "plateaus":
-            waits = [f"{p.loss:.5f} ({p.enter:.4g} to {p.leave:.4g})" for p in run.plateaus]
+            steps = [[run.step_of(t) for t in (p.enter, p.leave)] for p in run.plateaus]
+            waits = [
+                f"{p.loss:.5f} ({p.enter:.4g} to {p.leave:.4g})"
+                if begin is None
+                else f"{p.loss:.5f} (steps {begin} to {end})"
+                for p, (begin, end) in zip(run.plateaus, steps, strict=True)
+            ]
             yield part, " · ".join(waits) or "none"
         elif part == "saddles" and run.saddles is not None:
             yield part, run.saddles.words

@@ -241,6 +241,17 @@ _AT: dict[tuple, Any] = {}
 """The studies that `at` made, the oldest forgotten first."""
 
 
+def stages_of(study: Study, trajectory: xr.Dataset) -> list[Stage]:
+    """The stages of a trajectory; where it is made of an optimiser's steps, with their steps."""
+    import numpy as np
+
+    found = study.stages(trajectory) if trajectory.sizes["time"] > 1 else []
+    if getattr(study.config, "mode", "flow") == "flow" or "step" not in trajectory.coords:
+        return found
+    t, steps = trajectory["time"].values, trajectory["step"].values
+    return [dataclasses.replace(s, step=round(np.interp(s.time, t, steps))) for s in found]
+
+
 def plateaus_of(trajectory: xr.Dataset) -> list[Plateau]:
     """Where a trajectory waited, from its speed and loss; empty when it never did."""
     from attnflow.observe.stages import plateaus

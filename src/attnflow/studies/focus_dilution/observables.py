@@ -11,7 +11,6 @@ from attnflow.flows.probes import Observable
 from attnflow.models import one_layer
 from attnflow.models.one_layer import OneLayerAttention
 from attnflow.models.one_layer_contexts import group_losses, mean_attention
-from attnflow.observe import singular_values
 from attnflow.studies.focus_dilution import theory
 from attnflow.tasks.contexts import Contexts
 from attnflow.tasks.markov import MarkovChain
@@ -68,9 +67,10 @@ def amplitudes(theta: OneLayerAttention, chain: MarkovChain) -> Any:
     `|W0^T q + W1 u| / 2`; `|a^T (WQ + WK)| / 2` along the condensed direction a; and the second
     singular value of the stacked (W0, W1^T), what has left the rank-one manifold.
     """
+    xp = np if isinstance(theta.W0, np.ndarray) else jnp
     a = theory.condensed_amplitude(theta, chain)
-    size = jnp.linalg.norm(a)
-    focus = jnp.linalg.norm((a / size) @ (theta.WQ + theta.WK)) / 2
-    outer = jnp.concatenate([theta.W0, theta.W1.T])
-    second = singular_values(outer)[1] if min(outer.shape) > 1 else jnp.zeros(())
-    return jnp.stack([size, focus, second])
+    size = xp.linalg.norm(a)
+    focus = xp.linalg.norm((a / size) @ (theta.WQ + theta.WK)) / 2
+    outer = xp.concatenate([theta.W0, theta.W1.T])
+    second = xp.linalg.svd(outer, compute_uv=False)[1] if min(outer.shape) > 1 else 0.0 * size
+    return xp.stack([size, focus, second])

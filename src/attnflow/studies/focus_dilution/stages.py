@@ -1,9 +1,10 @@
 """The stages of a run: condensation, focus, dilution, retraction, new direction, cycle by cycle.
 
-Tokens are taken in the order of their frequency; the leader of cycle k is the k-th of them. Every
-rule is a signal over its threshold: it holds where the ratio exceeds 1 for three samples, and
-`1 - 1/ratio` at the signal's best is the confidence. The thresholds are ratios, so that they do
-not know the width, the law or the scale of the start.
+Tokens are taken in the order of their frequency; the leader of cycle k is the k-th of them. A
+cycle begins at the new direction before it (the first one: where W0 condenses) and ends at its
+own, and what is looked for in it is looked for between these two. Every rule is a signal over its
+gate, a ratio that does not know the width, the law or the scale of the start. A signal that turns
+back short of its gate, but beyond half of it, still marks its stage, with a low confidence.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
-from attnflow.observe.stages import Plateau, Stage, first_time
+from attnflow.observe.stages import Plateau, Stage, first_time, summit
 
 Series = Float[np.ndarray, "time"]
 
 RANK_ONE = 0.05
 """Condensed: the stable rank of W0 is within this of 1."""
+
+FALLEN = 0.02
+"""Condensed: the loss has fallen by this share (a start that happens to be rank one has not)."""
 
 DIRECTION = 0.10
 """New direction: the next singular value of W0 over the first."""
@@ -28,11 +32,11 @@ DIRECTION = 0.10
 GROWN = 3.0
 """New direction: it has also grown by this factor since it was least."""
 
-FALLEN = 0.02
-"""Condensed: the loss has fallen by this share (a start that happens to be rank one has not)."""
-
 GAIN = 0.002
 """Focus: what the rarer queries' attention to the leader gains."""
+
+VISIBLE = 0.02
+"""A gain below this is not seen on an axis from 0 to 1."""
 
 LOSS_OF_FOCUS = 0.05
 """Dilution: what that attention loses from its highest value."""
@@ -46,26 +50,27 @@ ONSET = 3.0
 SPLIT = 0.10
 """In-manifold split: relative difference of the norms of equally frequent tokens."""
 
+MARGIN, NEARLY = 2.0, 0.9
+"""A signal counts from 1/MARGIN of its gate on; it has arrived at NEARLY of its best, or at its
+gate where that comes first, so that the time does not jump where a signal just misses its gate."""
+
 
 @dataclass(frozen=True)
 class Signals:
-    """The series that the rules read, from a trajectory."""
+    """The series that the rules read."""
 
     t: Series
     loss: Series
     rank: Series
+    """Effective rank of W0."""
     stable: Series
+    """Stable rank of W0."""
     embedding: Float[np.ndarray, "time mode"]
+    """Singular values of W0."""
     query: Float[np.ndarray, "time mode"]
+    """Leading singular values of WQ."""
     attention: Float[np.ndarray, "time query key"]
     norms: Float[np.ndarray, "time token"]
-
-    @property
-    def second(self) -> Series:
-        """The second singular value of W0 over the first."""
-        if self.embedding.shape[1] < 2:  # width one
-            return np.zeros_like(self.t)
-        return self.embedding[:, 1] / self.embedding[:, 0]
 
     @classmethod
     def of(cls, data: xr.Dataset) -> Signals:
@@ -81,23 +86,28 @@ class Signals:
         )
 
 
-def find(data: xr.Dataset, pi: Float[np.ndarray, "token"], waits: list[Plateau] | None) -> list:
+def find(
+    s: Signals, pi: Float[np.ndarray, "token"], waits: list[Plateau] | None = None
+) -> list[Stage]:
     """All stages in the order of time; empty is "no separation".
 
     `waits` are the run's plateaus; a flow that never waits in its first cycle has no stages, since
     nothing separates them. None skips that test (an optimiser's steps do not slow at a saddle).
     """
-    s = Signals.of(data)
     order = np.argsort(-pi, kind="stable")
-    found: list[Stage] = []
-    since = -np.inf
-    for cycle in range(1, len(order)):
-        stages = _cycle(s, order, pi, cycle, since)
-        found += stages
-        onward = [x for x in stages if x.name == "new direction"]
-        if not onward:
+    begun = _condensed(s)
+    onward = [] if begun is None else _new_directions(s, begun.time, len(order) - 1)
+    starts = [] if begun is None else [begun.time, *(x.time for x in onward)]
+    ends = [*starts[1:], np.inf, np.inf]
+    found: list[Stage] = list(onward)
+    for k, after in enumerate(starts[: len(order) - 1]):
+        cycle = _Cycle(s, k + 1, after, ends[k], ends[k + 1], int(order[k]), order[k + 1 :])
+        first = begun if k == 0 else cycle.rank_growth()
+        if first is None:
             break
-        since = onward[0].time
+        found += [first, *cycle.stages(pi)]
+    if begun is not None:
+        found += _split(s, order, pi, begun.time)
     if waits is not None and not any(_separates(w, found) for w in waits):
         return []
     return sorted(found, key=lambda x: (x.time, x.cycle))
@@ -111,99 +121,161 @@ def _separates(wait: Plateau, found: list[Stage]) -> bool:
     return wait.leave > times["condensation"] and wait.enter < times.get("new direction", np.inf)
 
 
-def _cycle(s: Signals, order: np.ndarray, pi: np.ndarray, cycle: int, since: float) -> list[Stage]:
-    lead, rest = int(order[cycle - 1]), order[cycle:]
+def _condensed(s: Signals) -> Stage | None:
+    flat = RANK_ONE / np.maximum(s.stable - 1, 1e-12)
+    ratio = np.minimum(flat, (1 - s.loss / s.loss[0]) / FALLEN)
+    words = f"stable rank of W0 falls to 1 + {s.stable.min() - 1:.2g} (gate 1 + {RANK_ONE:g})"
+    return _gated("condensation", 1, s.t, ratio, words)
+
+
+def _new_directions(s: Signals, after: float, most: int) -> list[Stage]:
+    """The new direction of each cycle, each after the one before."""
     found: list[Stage] = []
-
-    def add(name: str, ratio: Series, after: float, evidence: str) -> float:
-        when = first_time(s.t, ratio > 1, after=after)
-        if when is None:
-            return np.inf
-        best = float(np.max(ratio[s.t >= when]))
-        found.append(Stage(name, when, cycle, evidence, confidence=1 - 1 / max(best, 1.0)))
-        return when
-
-    if cycle == 1:
-        flat = RANK_ONE / np.maximum(s.stable - 1, 1e-12)
-        ratio = np.minimum(flat, (1 - s.loss / s.loss[0]) / FALLEN)
-        begun = add("condensation", ratio, since, f"stable rank of W0 below {1 + RANK_ONE:g}")
-    else:
-        ratio = (s.rank - (cycle - 1)) / 0.5
-        begun = add("condensation", ratio, since, f"effective rank of W0 above {cycle - 0.5:g}")
-    if not found:
-        return []
-    start = begun if cycle == 1 else since
-
-    top, median = s.query[:, cycle - 1], float(np.median(s.query[0]))
-    below = s.query[:, cycle] if cycle < s.query.shape[1] else np.zeros_like(top)
-    ratio = np.minimum(
-        top / (ONSET * max(median, 1e-300)), top / (ONSET * np.maximum(below, 1e-300))
-    )
-    add(
-        "attention onset", ratio, start, f"singular value {cycle} of WQ {ONSET:g} times the start's"
-    )
-
-    weights = pi[rest] / pi[rest].sum()
-    onto = s.attention[:, rest, lead] @ weights
-    later = s.t >= start
-    base = onto[later][0]
-    highest = np.maximum.accumulate(np.where(later, onto, -np.inf))
-    fall = np.where(later, highest - onto, 0.0)
-    words = f"the rarer tokens' attention to token {lead} fell by {LOSS_OF_FOCUS:g}"
-    diluted = add("dilution", fall / LOSS_OF_FOCUS, start, words)
-    before = later & (s.t <= diluted)
-    peak = int(np.argmax(np.where(before, onto, -np.inf)))
-    lowest = float(np.min(onto[before & (s.t <= s.t[peak])], initial=base))
-    gain = float(onto[peak]) - lowest
-    if gain > GAIN:
-        found.append(
-            Stage(
-                "focus",
-                float(s.t[peak]),
-                cycle,
-                f"the rarer tokens' attention to token {lead} is highest, {gain:+.3f}",
-                confidence=1 - GAIN / gain,
-            )
-        )
-
-    largest = np.maximum.accumulate(np.where(later[:, None], s.norms, 0.0))
-    drop = np.where(later[:, None], 1 - s.norms / np.maximum(largest, 1e-300), 0.0)[:, rest]
-    who = [int(r) for r in rest[drop.max(axis=0) > RETRACTED]]
-    add(
-        "retraction",
-        drop.max(axis=1) / RETRACTED,
-        start,
-        f"embeddings of tokens {', '.join(map(str, who))} lost a fifth of their norm",
-    )
-
-    if cycle < s.embedding.shape[1]:
-        share = s.embedding[:, cycle] / s.embedding[:, 0]
+    for cycle in range(1, min(most, s.embedding.shape[1] - 1) + 1):
+        share, later = s.embedding[:, cycle] / s.embedding[:, 0], s.t >= after
         # It must have grown: a large start has all directions at once.
         least = np.minimum.accumulate(np.where(later, share, np.inf))
         ratio = np.where(later, share / np.maximum(DIRECTION, GROWN * least), 0.0)
-        words = f"singular value {cycle + 1} of W0 above a tenth of the first"
-        add("new direction", ratio, start, words)
-    if cycle == 1:
-        _split(s, order, pi, start, add)
+        words = f"singular value {cycle + 1} of W0 passes a tenth of the first"
+        stage = _gated("new direction", cycle, s.t, ratio, words, after)
+        if stage is None:
+            break
+        found.append(stage)
+        after = stage.time
     return found
 
 
-def _split(s: Signals, order: np.ndarray, pi: np.ndarray, start: float, add) -> None:
+@dataclass(frozen=True)
+class _Cycle:
+    """One cycle: what its leader's followers do between two new directions.
+
+    `beyond` is the new direction after that: attention may turn away a little late.
+    """
+
+    s: Signals
+    cycle: int
+    after: float
+    until: float
+    beyond: float
+    lead: int
+    rest: np.ndarray
+
+    @property
+    def inside(self) -> np.ndarray:
+        return (self.s.t >= self.after) & (self.s.t <= self.until)
+
+    def gated(
+        self, name: str, ratio: Series, words: str, until: float | None = None
+    ) -> Stage | None:
+        end = self.until if until is None else until
+        return _gated(name, self.cycle, self.s.t, ratio, words, self.after, end)
+
+    def stages(self, pi: np.ndarray) -> list[Stage]:
+        weights = pi[self.rest] / pi[self.rest].sum()
+        onto = self.s.attention[:, self.rest, self.lead] @ weights
+        diluted = self.dilution(onto)
+        found = (self.onset(), self.focus(onto, diluted), diluted, self.retraction())
+        return [stage for stage in found if stage is not None]
+
+    def onset(self) -> Stage | None:
+        query, k = self.s.query, self.cycle - 1
+        if k >= query.shape[1]:
+            return None
+        top, median = query[:, k], float(np.median(query[0]))
+        below = query[:, k + 1] if k + 1 < query.shape[1] else np.zeros_like(top)
+        ratio = top / (ONSET * np.maximum(np.maximum(below, median), 1e-300))
+        words = f"singular value {self.cycle} of WQ is {ONSET:g} times the start's and the next"
+        return self.gated("attention onset", ratio, words)
+
+    def rank_growth(self) -> Stage | None:
+        words = f"effective rank of W0 rises above {self.cycle - 0.5:g}"
+        return self.gated("rank growth", (self.s.rank - (self.cycle - 1)) / 0.5, words)
+
+    def dilution(self, onto: Series) -> Stage | None:
+        highest = np.maximum.accumulate(np.where(self.inside, onto, -np.inf))
+        fall = np.where((self.s.t >= self.after) & (self.s.t <= self.beyond), highest - onto, 0.0)
+        words = f"the rarer tokens' attention to token {self.lead} falls by {fall.max():.3f}"
+        return self.gated("dilution", fall / LOSS_OF_FOCUS, words, self.beyond)
+
+    def focus(self, onto: Series, diluted: Stage | None) -> Stage | None:
+        """Where attention is highest before it dilutes, or has come to stay."""
+        t = self.s.t
+        before = self.inside if diluted is None else self.inside & (t <= diluted.time)
+        peak = int(np.argmax(np.where(before, onto, -np.inf)))
+        rising = before & (t <= t[peak])
+        least = float(np.min(onto[rising], initial=np.inf))
+        gain = float(onto[peak]) - least
+        if gain <= (GAIN if diluted is None else GAIN / MARGIN):
+            return None
+        time, how = summit(t, onto, peak), "is highest"
+        if diluted is None:
+            risen = np.where(rising, (onto - least) / (NEARLY * gain), 0.0)
+            time, how = first_time(t, risen, after=self.after) or time, "rises and stays"
+        words = f"the rarer tokens' attention to token {self.lead} {how}, {gain:+.3f}"
+        if gain < VISIBLE:
+            words += ", too little to see on an axis from 0 to 1"
+        return Stage("focus", time, self.cycle, words, confidence=_confidence(gain / GAIN))
+
+    def retraction(self) -> Stage | None:
+        """A fall that began in this cycle, to its end: no other cycle counts it again."""
+        t, norms = self.s.t[:, None], self.s.norms[:, self.rest]
+        rises = np.diff(norms, axis=0, append=norms[-1:]) > 0
+        inside = (t >= self.after) & (t <= self.until)
+        begun = np.logical_or.accumulate(rises & inside, axis=0)
+        ended = np.logical_or.accumulate(rises & (t > self.until), axis=0)
+        largest = np.maximum.accumulate(np.where(begun & inside, norms, 0.0), axis=0)
+        drop = np.where(begun & ~ended, 1 - norms / np.maximum(largest, 1e-300), 0.0)
+        most = drop.max(axis=0)
+        lost = [f"{r} loses {x:.0%}" for r, x in zip(self.rest, most, strict=True) if x > 0.1]
+        words = f"of its norm the embedding of token {', '.join(lost)}"
+        return self.gated("retraction", drop.max(axis=1) / RETRACTED, words, self.beyond)
+
+
+def _split(s: Signals, order: np.ndarray, pi: np.ndarray, start: float) -> list[Stage]:
     """Equally frequent tokens part while the embedding is still of rank one."""
     gap = np.zeros_like(s.t)
     pairs = [(a, b) for a, b in pairwise(order.tolist()) if abs(pi[a] - pi[b]) <= 1e-12 * pi[a]]
     if not pairs:
-        return
+        return []
     for a, b in pairs:
         # Over the largest norm so far: both pass zero when they retract.
         size = np.maximum.accumulate(np.maximum(s.norms[:, a], s.norms[:, b]))
         gap = np.maximum(gap, np.abs(s.norms[:, a] - s.norms[:, b]) / size)
-    flat = (s.second < DIRECTION) & (s.t >= start)
+    second = s.embedding[:, 1] / s.embedding[:, 0] if s.embedding.shape[1] > 1 else 0 * s.t
+    flat = (second < DIRECTION) & (s.t >= start)
     # At a small start the norms of equal tokens differ by chance: they must have met before.
     met = np.minimum.accumulate(np.where(s.t >= start, gap, np.inf)) < SPLIT / 2
-    add(
-        "in-manifold split",
-        np.where(flat & met, gap / SPLIT, 0.0),
-        start,
-        "equally frequent tokens part inside rank one",
-    )
+    ratio = np.where(flat & met, gap / SPLIT, 0.0)
+    words = "equally frequent tokens part inside rank one"
+    found = _gated("in-manifold split", 1, s.t, ratio, words, start)
+    return [] if found is None else [found]
+
+
+def _gated(
+    name: str,
+    cycle: int,
+    t: Series,
+    ratio: Series,
+    words: str,
+    after: float = -np.inf,
+    until: float = np.inf,
+) -> Stage | None:
+    """The stage whose signal passes its gate (`ratio` 1), or turns back within the margin."""
+    inside = (t >= after) & (t <= until)
+    ratio = np.where(inside & np.isfinite(ratio), ratio, 0.0)
+    top = int(np.argmax(ratio))
+    best = float(ratio[top])
+    turned = bool((ratio[top:][inside[top:]] < NEARLY * best).any())
+    if best < 1 / MARGIN or (best < 1 and not turned):
+        return None
+    time = first_time(t, ratio / min(1.0, NEARLY * best), after=after)
+    if time is None:
+        return None
+    if best < 1:
+        words += f"; short of its gate, {best:.2f} of it"
+    return Stage(name, time, cycle, words, confidence=_confidence(best))
+
+
+def _confidence(best: float) -> float:
+    """0 at the margin, a half at the gate, 1 far beyond it."""
+    return float(np.clip(1 - 1 / (MARGIN * max(best, 1e-300)), 0.0, 1.0))

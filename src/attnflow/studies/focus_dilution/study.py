@@ -16,6 +16,7 @@ from attnflow.draw import Figures
 from attnflow.flows.flow import Flow
 from attnflow.flows.probes import Mark, Observable
 from attnflow.flows.schedule import Every, Log, Schedule
+from attnflow.flows.solution import Solution
 from attnflow.models.one_layer import OneLayerAttention
 from attnflow.observe.stages import Stage
 from attnflow.studies.focus_dilution import data, observables, stages, theory, timeline
@@ -79,6 +80,14 @@ class FocusDilution(Study):
     def rows(self) -> int:
         return 400 if self.config.dim <= WIDE else 150
 
+    def solve(self, **options: Any) -> Solution:
+        """As every study; a discrete run is observed densely at first, as its stages come."""
+        if self.config.mode != "flow":
+            steps = round(self.config.until / self.config.rate)
+            rows = np.unique(np.round(steps * np.linspace(0, 1, self.rows) ** 2))
+            options.setdefault("save", rows * self.config.rate)
+        return super().solve(**options)
+
     @property
     def stochastic(self) -> bool:
         return self.config.minibatch > 0
@@ -94,7 +103,7 @@ class FocusDilution(Study):
     def stages(self, trajectory: xr.Dataset) -> list[Stage]:
         """Condensation, focus, dilution, retraction and new direction, cycle by cycle."""
         waits = self.plateaus(trajectory) if self.config.mode == "flow" else None
-        return stages.find(trajectory, self.chain.pi, waits)
+        return stages.find(stages.Signals.of(trajectory), self.chain.pi, waits)
 
     def claims(self):
         from attnflow.studies.focus_dilution import claims

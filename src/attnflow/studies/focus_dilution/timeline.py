@@ -11,13 +11,14 @@ then read off by the same rules as those of a run.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache
 from math import exp, lgamma, sqrt
 from typing import Any
 
 import numpy as np
 import xarray as xr
+from scipy.integrate import cumulative_trapezoid
 
+from attnflow.claims import once
 from attnflow.flows import Flow, Limits, Mark, Solver, Status, integrate
 from attnflow.flows.layout import Params
 from attnflow.flows.probes import shared
@@ -29,6 +30,9 @@ from attnflow.tasks.markov import MarkovChain
 TOKENS, STEPS = 24, 10_000
 """How far the timeline goes: the propagator has (2d + 2)^2 numbers, and where nothing is learned
 for long (lam next to 0) it has no end."""
+
+SADDLES = ("second saddle", "rank-one saddle", "rank-one minimum")
+"""Where the flow waits after the origin, in their order."""
 
 UNIT = 1e-3
 """The propagator is carried in units of this times the scale of the start: one absolute tolerance
@@ -53,7 +57,7 @@ def typical_length(dim: int) -> float:
     return sqrt(2) * exp(lgamma((dim + 1) / 2) - lgamma(dim / 2))
 
 
-@lru_cache(maxsize=64)
+@once
 def predict(chain: MarkovChain, dim: int, scale: float) -> Timeline:
     """The timeline of a start with entries N(0, scale^2) at width dim.
 
@@ -75,23 +79,16 @@ def predict(chain: MarkovChain, dim: int, scale: float) -> Timeline:
     data, grown = _rank_one(chain, dim, scale, a0)
     if data is None:
         return Timeline(rates, times, [], clean, sentence=grown)
-    found = stages.find(data, chain.pi, None)
+    found = stages.find(stages.Signals.of(data), chain.pi)
     waits = plateaus(data["time"].values, data["speed"].values, data["loss"].values)
     first = [s for s in found if s.cycle == 1]
     times |= {s.name: s.time for s in first if s.name != "attention onset"}
-    for name, wait in zip(("second saddle", "rank-one saddle"), waits, strict=False):
-        times[name] = wait.time
     listed = [{"loss": w.loss, "time": w.time} for w in waits]
-    t = data["time"].values
-    if "new direction" in times and "dilution" in times:
-        # On the manifold the flow ends at its minimum: it is nearest where it is slowest.
-        begun = max(times["dilution"], waits[-1].time if len(waits) > 1 else 0.0)
-        inside = (t > begun) & (t <= times["new direction"])
-        slow = np.flatnonzero(inside)[int(np.argmin(data["speed"].values[inside]))]
-        name = "rank-one saddle" if len(waits) < 2 else "rank-one minimum"
-        times[name] = float(t[slow])
-        listed.append({"loss": float(data["loss"].values[slow]), "time": float(t[slow])})
-        rates["new direction"] = float(data["force"].values[slow])
+    for name, wait in zip(SADDLES, waits, strict=False):
+        times[name] = wait.time
+    if len(waits) > 1 and "new direction" in times:  # it grows where the flow waits last
+        last = data["z"].sel(time=waits[-1].time).values
+        rates["new direction"] = float(np.linalg.norm(rank_one.readout_gradient(last, chain), 2))
     return Timeline(rates, times, listed, clean, first, data, grown)
 
 
@@ -134,7 +131,7 @@ def _rank_one(
         horizon + 30 * abs(np.log(a0)) / theory.focus_rate(chain),
         observe={"z": lambda theta: theta["z"], "second": second},
         stops={"a new direction": Mark(leaves)},
-        rtol=1e-8,
+        rtol=1e-6,
         solver=Solver(atol=1e-9 * scale),
         limits=Limits(steps=STEPS),
         progress=False,
@@ -176,13 +173,17 @@ def _observed(chain: MarkovChain, rows: xr.Dataset, a0: float) -> xr.Dataset:
     d, z, second = chain.tokens, rows["z"].values, rows["second"].values
     gammas, q = z[:, :d], z[:, -2]
     sizes = np.linalg.norm(gammas, axis=1)
-    force = [np.linalg.norm(rank_one.readout_gradient(each, chain), 2) for each in z]
-    speed = np.linalg.norm(rank_one.velocity(z, chain), axis=1)
+    # What leaves the manifold moves too, W0 and W1 alike, and lowers the loss by the square of its
+    # speed: the flow is slowest before that outgrows what is left of the motion on the manifold.
+    t = rows["time"].values
+    leaving = np.sqrt(2) * np.gradient(second, t)
+    speed = np.hypot(np.linalg.norm(rank_one.velocity(z, chain), axis=1), leaving)
+    gained = cumulative_trapezoid(leaving**2, t, initial=0)
     return xr.Dataset(
         {
-            "loss": ("time", rank_one.loss(z, chain)),
+            "loss": ("time", rank_one.loss(z, chain) - gained),
             "speed": ("time", speed),
-            "force": ("time", np.array(force)),
+            "z": (("time", "coordinate"), z),
             "effective_rank": (("time", "matrix"), np.ones((len(z), 1))),
             "stable_rank": (("time", "matrix"), 1 + (second / sizes)[:, None] ** 2),
             "singular_W0": (("time", "mode"), np.stack([sizes, second], axis=1)),
@@ -190,5 +191,5 @@ def _observed(chain: MarkovChain, rows: xr.Dataset, a0: float) -> xr.Dataset:
             "attention": (("time", "query", "key"), rank_one.attention(z, chain)),
             "embedding_norm": (("time", "token"), np.abs(gammas)),
         },
-        coords={"time": rows["time"].values, "matrix": ["W0"]},
+        coords={"time": t, "matrix": ["W0"]},
     )

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
-from attnflow.claims import Measurement, Paper
+from attnflow.claims import Paper
 from attnflow.corpus import visible
 from attnflow.draw import Figures
 from attnflow.flows.flow import Flow
@@ -45,7 +45,6 @@ class FocusDilutionText(Study):
     def __init__(self, config: Config):
         super().__init__(config)
         self.data = prepare(config)  # refuses here what cannot run: no run folder is made
-        self.measured: dict[str, Measurement] = {}
 
     @cached_property
     def flow(self) -> Flow:
