@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from attnflow.claims import (
+    Control,
     Measurement,
     Regime,
     at_most,
-    claim,
+    condition,
     equal,
     every,
-    exponent,
     fact,
-    positive,
+    order,
+    sign,
 )
 from attnflow.flows.driver import integrate
-from attnflow.flows.flow import Flow
-from attnflow.flows.layout import Params
-from attnflow.models.two_head import TwoHeadClassifier, tables
+from attnflow.models.two_head import TwoHeadClassifier
+from attnflow.models.two_head_gram import score_flow, score_start
 from attnflow.models.two_head_reduced import symmetric_flow
 from attnflow.studies.two_mixture import theory
 from attnflow.studies.two_mixture.claims import common
@@ -36,35 +35,33 @@ from attnflow.studies.two_mixture.claims.common import (
     forward,
     neurons_of,
     past_gates,
-    said,
     three_tokens,
     two_mixtures,
 )
+from attnflow.studies.two_mixture.config import Config
+from attnflow.studies.two_mixture.paper import paper
 from attnflow.tasks.mixture import MixtureClassification
 
 UNIFORM = np.zeros((2, 4, 4))
 """Scores of infinite width before stage 2: uniform attention."""
 
-PLUS, MINUS = "c1 +v1 +v2", "c1 -v1 -v2"
 SHARES = np.array([0.1, 0.5, 0.9])
 """Times looked at, as shares of a stage."""
 
-WIDTH = 64
-OMEGAS = (0.0125, 0.025, 0.05)
-"""Dimension and scales of the start at which alignments at T1 are compared."""
-
+WIDTH, OMEGAS = 64, (0.0125, 0.025, 0.05)
+"""Dimension and scales of the start at which a finite width is looked at."""
 
 LONG = 100.0
 """Beyond this a T1 is not of order one, and the start of a finite width shows."""
 
 
-def order_one(study) -> Regime:
-    """T1 after T0.5, and both of order one."""
-    base = past_gates(study)
-    if not base.inside:
-        return base
-    gate = theory.gate_time(study.config.bias)
-    return Regime(2 * gate <= LONG, f"{base.sentence}; T0.5 is of order one, below {LONG / 2:g}")
+@condition
+def of_order_one(config: Config) -> Regime:
+    gate = theory.gate_time(config.bias)
+    return Regime(2 * gate <= LONG, f"T0.5 = {gate:.4g} is of order one, below {LONG / 2:g}")
+
+
+order_one = past_gates & of_order_one
 
 
 def early(study) -> list[np.ndarray]:
@@ -75,9 +72,8 @@ def early(study) -> list[np.ndarray]:
 
 def late(study) -> list[np.ndarray]:
     """w at times of stage 1.2."""
-    b, t1 = float(study.config.bias), study.config.t1
-    gate = theory.gate_time(b)
-    return _neurons(gate + SHARES * (t1 - gate), b)
+    b, gate = float(study.config.bias), theory.gate_time(study.config.bias)
+    return _neurons(gate + SHARES * (study.config.t1 - gate), b)
 
 
 def _neurons(times: np.ndarray, bias: float) -> list[np.ndarray]:
@@ -94,77 +90,71 @@ def rates(study, ws: list[np.ndarray]) -> np.ndarray:
     return np.stack([-derivative(value, w) for w in ws])
 
 
-def sensitivities(study, ws: list[np.ndarray]) -> dict[str, np.ndarray]:
-    """g(X) of each sample over time."""
+def sensitivities(study, ws: list[np.ndarray], *kinds: str) -> np.ndarray:
+    """g(X_{k,s,s'})[time, k], summed over these kinds of signs s, s' (such as `+-`)."""
     b, y = float(study.config.bias), TWO.population.label
-    g = [1 / (1 + np.exp(y * forward(w, UNIFORM, TWO.population, b)[2])) for w in ws]
-    return dict(zip(SAMPLES, np.stack(g).T, strict=True))
-
-
-def consistent(g: dict[str, np.ndarray], signs: str = "+-") -> np.ndarray:
-    """The sum of g over the consistent samples with these signs."""
-    return sum(v for s, v in g.items() for sign in signs if s.count(f"{sign}v") == 2)  # type: ignore[return-value]
+    g = np.stack([1 / (1 + np.exp(y * forward(w, UNIFORM, TWO.population, b)[2])) for w in ws])
+    names = [[f"c{k} {s[0]}v{k} {s[1]}v{3 - k}" for k in (1, 2)] for s in kinds]
+    return np.sum([[g[:, SAMPLES.index(name)] for name in row] for row in names], axis=0).T
 
 
 # --- Stage 1.1: Lemmas 5.2, D.1, D.2.
 
 
 def _along_signals(study, head: int) -> Measurement:
-    ws = early(study)
-    sign, total = (1, -1)[head], consistent(sensitivities(study, ws))
-    predicted = np.stack([sign * total / 8] * 2, axis=1)
+    ws, way = early(study), (1, -1)[head]
+    rate, other = (
+        way / 8 * sensitivities(study, ws, *kinds).sum(axis=1, keepdims=True) * np.ones(2)
+        for kinds in (("++", "--"), ("+-", "-+"))
+    )
     return equal(
-        predicted,
-        rates(study, ws)[:, head, V1:],
+        predicted=rate,
+        measured=rates(study, ws)[:, head, V1:],
         rtol=1e-13,
-        control=predicted * 8 / 7,
-        note="at three times of stage 1.1; control: 1/7",
+        control=Control("the sum over the conflicting samples", other),
+        note="at three times of stage 1.1",
     )
 
 
 def _no_growth(study) -> Measurement:
-    here, there = (np.abs(rates(study, ws)[:, :, :V1]).max() for ws in (early(study), _shut(study)))
-    return at_most(here, 1e-15, control=there, note="control: after T0.5")
-
-
-def _shut(study) -> list[np.ndarray]:
     b = float(study.config.bias)
-    return _neurons(theory.gate_time(b) * np.array([1.5]), b)
+    shut = _neurons(theory.gate_time(b) * np.array([1.01]), b)
+    here, there = (np.abs(rates(study, ws)[:, :, :V1]).max() for ws in (early(study), shut))
+    return at_most(bound=1e-15, measured=here, control=Control("after T0.5", there))
 
 
-@claim("Lemma 5.2 (classification signals)", part="constant", **said(two_mixtures))
+@paper.claim("Lemma 5.2 (classification signals)", part="constant", regime=two_mixtures)
 def rate_of_signals(study) -> Measurement:
-    """While all gates are on, dw_+^T v_k/dt = (1/8) sum g over consistent samples, w_- the same
-    with a minus.
-    """
+    r"""While all gates are on, $dw_+^\top v_k/dt = \frac18\sum g$ over the consistent samples, and
+    $w_-$ has the same with a minus."""
     return every(plus=_along_signals(study, 0), minus=_along_signals(study, 1))
 
 
-@claim("Lemma 5.2 (group signals)", **said(two_mixtures))
+@paper.claim("Lemma 5.2 (group signals)", regime=two_mixtures)
 def no_rate_of_groups(study) -> Measurement:
-    """While all gates are on, dw_+^T c_k/dt = dw_-^T c_k/dt = 0."""
+    r"""While all gates are on, $dw_+^\top c_k/dt = dw_-^\top c_k/dt = 0$."""
     return _no_growth(study)
 
 
-@claim("Lemma D.1 (w+)", part="constant", **said(two_mixtures))
+@paper.claim("Lemma D.1 (w+)", part="constant", regime=two_mixtures)
 def growth_of_plus_signals(study) -> Measurement:
-    """Stage 1.1: dw_+^T v_k/dt = (1/8) sum_{k', s = s'} g(X_{k',s,s'})."""
+    r"""Stage 1.1: $dw_+^\top v_k/dt = \frac18\sum_{k', s = s'} g(X_{k',s,s'})$."""
     return _along_signals(study, 0)
 
 
-@claim("Lemma D.1 (w-)", part="constant", **said(two_mixtures))
+@paper.claim("Lemma D.1 (w-)", part="constant", regime=two_mixtures)
 def growth_of_minus_signals(study) -> Measurement:
-    """Stage 1.1: dw_-^T v_k/dt = -(1/8) sum_{k', s = s'} g(X_{k',s,s'})."""
+    r"""Stage 1.1: $dw_-^\top v_k/dt = -\frac18\sum_{k', s = s'} g(X_{k',s,s'})$."""
     return _along_signals(study, 1)
 
 
-@claim("Lemma D.2", **said(two_mixtures))
+@paper.claim("Lemma D.2", regime=two_mixtures)
 def no_growth_of_groups(study) -> Measurement:
-    """Stage 1.1: dw_+^T c_k/dt = dw_-^T c_k/dt = 0."""
+    r"""Stage 1.1: $dw_+^\top c_k/dt = dw_-^\top c_k/dt = 0$."""
     return _no_growth(study)
 
 
-# --- The flow of stage 1, gates held between switches.
+# --- The flow of stage 1.
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,7 +167,7 @@ class Stage:
     shut: tuple[str, ...]
 
 
-@functools.lru_cache(maxsize=32)
+@paper.once
 def solved(bias: float, t1: float, groups: int = 2) -> Stage:
     """Stage 1 from w = 0, through the switches of its gates, by an explicit method."""
     flow = symmetric_flow(MixtureClassification(groups, 3).orbits, 1.0, bias, ("attention",))
@@ -190,59 +180,68 @@ def solved(bias: float, t1: float, groups: int = 2) -> Stage:
     return Stage(switch, times, found.states(times)["w"], tuple(e.name for e in shut))
 
 
-@claim("Cor D.3", part="constant", **said(past_gates))
+@paper.claim("Cor D.3", part="constant", regime=past_gates)
 def gates_reach_zero(study) -> Measurement:
-    """There is a time T0.5 of order one at which H_s(X_{k,-s,-s}) = -b: it is b + (e^{2b}-1)/2."""
-    b, t1 = float(study.config.bias), float(study.config.t1)
+    r"""There is a time $T_{0.5} = \Theta(1)$ at which $H_s(X_{k,-s,-s}) = -b$: it is
+    $b + (e^{2b} - 1)/2$."""
+    b = float(study.config.bias)
     return equal(
-        theory.gate_time(b),
-        solved(b, t1).switch,
+        predicted=theory.gate_time(b),
+        measured=solved(b, float(study.config.t1)).switch,
         rtol=1e-9,
-        atol=1e-10,
-        control=b + np.expm1(b) / 2,
-        note="control: e^b in place of e^{2b}",
+        control=Control("e^b in place of e^{2b}", b + np.expm1(b) / 2),
     )
 
 
-@claim("ours: stage 1 in closed form", **said(past_gates))
+@paper.claim("ours: stage 1 in closed form", regime=past_gates)
 def stage_one_closed(study) -> Measurement:
     """gamma and a are Lambert functions of time, before T0.5 and after it."""
-    b, t1 = float(study.config.bias), float(study.config.t1)
-    found = solved(b, t1)
-    predicted = np.stack(theory.neurons(found.times, b), axis=1)
-    wrong = np.stack(theory.neurons(1.01 * found.times, b), axis=1)
+    b, found = float(study.config.bias), solved(float(study.config.bias), float(study.config.t1))
     before = 0.7 * found.switch
-    first = solved(b, before).states[0]
     return every(
-        before=equal(np.stack(theory.neurons(before, b)), first, rtol=1e-9, control=1.01 * first),
-        after=equal(
-            predicted,
-            found.states,
+        before=equal(
+            predicted=np.stack(theory.neurons(before, b)),
+            measured=solved(b, before).states[0],
             rtol=1e-9,
-            control=wrong,
-            note=f"at T1 = {t1:g}: gamma = {found.states[-1, 0]:.10f}, "
-            f"a = {found.states[-1, 1]:.10f}",
+            control=Control("of three groups", np.stack(theory.neurons(before, b, 3))),
+        ),
+        after=equal(
+            predicted=np.stack(theory.neurons(found.times, b), axis=1),
+            measured=found.states,
+            rtol=1e-9,
+            control=Control(
+                "as if no gate had shut", np.stack(theory.neurons(found.times, 100.0), axis=1)
+            ),
         ),
     )
 
 
-@claim("ours: K groups slow stage 1 by K/2", **said(three_tokens))
+@paper.claim("ours: K groups slow stage 1 by K/2", regime=three_tokens)
 def slower_with_groups(study) -> Measurement:
     """At L = 3 the curves of K groups are those of two with time multiplied by K/2."""
     b = float(study.config.bias)
-    gate = theory.gate_time(b)
-    if not np.isfinite(gate) or gate > 1e6:
-        gate = 1.0
-    pair = solved(b, 4 * gate).states[-1]
+    until = 4 * theory.gate_time(b)
     Ks = sorted({3, 32, study.config.groups} - {2})
-    many = np.stack([solved(b, 4 * gate * K / 2, K).states[-1] for K in Ks])
-    same = np.stack([solved(b, 4 * gate, K).states[-1] for K in Ks])
-    return equal(
-        np.stack([pair] * len(Ks)),
-        many,
-        rtol=1e-9,
-        control_measured=same,
-        note=f"K = {Ks}; control: at the same time",
+    pair = solved(b, until)
+    many = [solved(b, until * K / 2, K) for K in Ks]
+    return every(
+        neurons=equal(
+            predicted=np.stack([pair.states[-1]] * len(Ks)),
+            measured=np.stack([run.states[-1] for run in many]),
+            rtol=1e-9,
+            control=Control(
+                "at the same time", measured=np.stack([solved(b, until, K).states[-1] for K in Ks])
+            ),
+            note=f"K = {Ks}",
+        ),
+        closed=equal(
+            predicted=[[theory.gate_time(b, K), *theory.neurons(until * K / 2, b, K)] for K in Ks],
+            measured=[[run.switch, *run.states[-1]] for run in many],
+            rtol=1e-9,
+            control=Control(
+                "of two groups", [[pair.switch, *theory.neurons(until * K / 2, b)] for K in Ks]
+            ),
+        ),
     )
 
 
@@ -250,167 +249,224 @@ def slower_with_groups(study) -> Measurement:
 
 
 def _along(study, head: int, groups: bool) -> Measurement:
-    ws = late(study)
-    g = sensitivities(study, ws)
-    own = "+-"[head]
-    sign = 1 if groups else (1, -1)[head]
-    if groups:
-        one = np.stack([g[f"c{k} {own}v{k} {own}v{3 - k}"] for k in (1, 2)], axis=1)
-        at = slice(C1, V1)
-    else:
-        one = np.stack([consistent(g, own)] * 2, axis=1)
-        at = slice(V1, None)
-    found, before = (rates(study, x)[:, head, at] for x in (ws, early(study)))
+    ws, own, way = late(study), ("++", "--")[head], 1 if groups else (1, -1)[head]
+    rate, other = (sensitivities(study, ws, kind) / 8 for kind in (own, "+-"))
+    if not groups:
+        rate, other = (way * x.sum(axis=1, keepdims=True) * np.ones(2) for x in (rate, other))
     return equal(
-        sign * one / 8,
-        found,
+        predicted=rate,
+        measured=rates(study, ws)[:, head, :V1] if groups else rates(study, ws)[:, head, V1:],
         rtol=1e-12,
-        control_measured=before,
-        note="at three times from T0.5 to T1; control: the rate before T0.5",
+        control=Control("g of a conflicting sample", other),
+        note="at three times from T0.5 to T1",
     )
 
 
-@claim("Lemma 5.3", part="constant", **said(past_gates))
+@paper.claim("Lemma 5.3", part="constant", regime=past_gates)
 def rate_of_groups(study) -> Measurement:
-    """Once H_+(X_{k,-,-}) < -b: dw_+^T c_k/dt = (1/8) g(X_{k,+,+})."""
+    r"""Once $H_+(X_{k,-,-}) < -b$: $dw_+^\top c_k/dt = \frac18 g(X_{k,+,+})$."""
     return _along(study, 0, groups=True)
 
 
-@claim("Lemma D.4 (w+)", part="constant", **said(past_gates))
+@paper.claim("Lemma D.4 (w+)", part="constant", regime=past_gates)
 def later_growth_of_plus_signals(study) -> Measurement:
-    """Stage 1.2: dw_+^T v_k/dt = (1/8) sum_k' g(X_{k',+,+})."""
+    r"""Stage 1.2: $dw_+^\top v_k/dt = \frac18\sum_{k'} g(X_{k',+,+})$."""
     return _along(study, 0, groups=False)
 
 
-@claim("Lemma D.4 (w-)", part="constant", **said(past_gates))
+@paper.claim("Lemma D.4 (w-)", part="constant", regime=past_gates)
 def later_growth_of_minus_signals(study) -> Measurement:
-    """Stage 1.2: dw_-^T v_k/dt = -(1/8) sum_k' g(X_{k',-,-})."""
+    r"""Stage 1.2: $dw_-^\top v_k/dt = -\frac18\sum_{k'} g(X_{k',-,-})$."""
     return _along(study, 1, groups=False)
 
 
-@claim("Lemma D.5 (w+)", part="constant", **said(past_gates))
+@paper.claim("Lemma D.5 (w+)", part="constant", regime=past_gates)
 def growth_of_plus_groups(study) -> Measurement:
-    """Stage 1.2: dw_+^T c_k/dt = (1/8) g(X_{k,+,+})."""
+    r"""Stage 1.2: $dw_+^\top c_k/dt = \frac18 g(X_{k,+,+})$."""
     return _along(study, 0, groups=True)
 
 
-@claim("Lemma D.5 (w-)", part="constant", **said(past_gates))
+@paper.claim("Lemma D.5 (w-)", part="constant", regime=past_gates)
 def growth_of_minus_groups(study) -> Measurement:
-    """Stage 1.2: dw_-^T c_k/dt = (1/8) g(X_{k,-,-})."""
+    r"""Stage 1.2: $dw_-^\top c_k/dt = \frac18 g(X_{k,-,-})$."""
     return _along(study, 1, groups=True)
 
 
 # --- The end of stage 1: Cor. D.6, D.7, Thm. D.8.
 
 
-@claim("Cor D.6", **said(past_gates))
+@paper.claim("Cor D.6", regime=past_gates)
 def four_gates_shut(study) -> Measurement:
     """Between T0.5 and T1 exactly the gates of head s on X_{k,-s,-s} are shut: four of sixteen."""
+    b, t1 = float(study.config.bias), float(study.config.t1)
 
     def exactly_four(ws: list[np.ndarray]) -> bool:
-        shut = np.stack([forward(w, UNIFORM, TWO.population, study.config.bias)[1] for w in ws])
-        off = shut + study.config.bias < 0
+        off = np.stack([forward(w, UNIFORM, TWO.population, b)[1] for w in ws]) + b < 0
         wanted = np.array([[s.count(f"{sign}v") == 2 for s in SAMPLES] for sign in "-+"])
         return bool((off == wanted).all())
 
-    reduced = solved(float(study.config.bias), float(study.config.t1)).shut
+    def once_only(until: float) -> bool:
+        return solved(b, until).shut == ("minus c1 +v1 +v2",)
+
     return every(
         pattern=fact(
-            exactly_four(late(study)),
-            control=exactly_four(early(study)),
-            sentence=f"shut: + head on {MINUS} and its group mirror, - head on {PLUS}",
+            measured=exactly_four(late(study)),
+            control=Control("before T0.5", exactly_four(early(study))),
         ),
-        switched=equal(1, len(reduced), rtol=0.0, control=2, note=f"orbits that switch: {reduced}"),
+        switched=fact(
+            measured=once_only(t1),
+            control=Control("before T0.5", once_only(0.9 * theory.gate_time(b))),
+            note="of the orbits one gate switches, once: the minus head on c1 +v1 +v2",
+        ),
     )
 
 
-@claim("Cor D.6 (rates)", part="proof-step", **said(past_gates))
+@paper.claim("Cor D.6 (rates)", part="proof-step", regime=past_gates)
 def signals_outgrow_groups(study) -> Measurement:
-    """Stage 1.2: d w_+^T(v_1 + v_2)/dt > d w_+^T c_1/dt; it is four times as fast."""
-    v = rates(study, late(study))[:, 0]
-    signals, group = v[:, V1] + v[:, V1 + 1], v[:, C1]
+    r"""Stage 1.2: $dw_+^\top(v_1 + v_2)/dt > dw_+^\top c_1/dt$; it is four times as fast."""
+    plus, minus = np.moveaxis(rates(study, late(study)), 1, 0)
+    signals, group = plus[:, V1:].sum(axis=1), plus[:, C1]
     return every(
-        greater=positive(signals - group, control=group - signals),
-        ratio=equal(4.0, signals / group, rtol=1e-12, control=3.0),
+        greater=sign(
+            predicted=1,
+            measured=signals - group,
+            control=Control("the minus head", minus[:, V1:].sum(axis=1) - minus[:, C1]),
+        ),
+        ratio=equal(
+            predicted=4.0,
+            measured=signals.sum() / group.sum(),
+            rtol=1e-12,
+            control=Control("one signal alone", measured=plus[:, V1].sum() / group.sum()),
+        ),
     )
 
 
-@claim("Cor D.7", **said(order_one, "consistent"))
+@paper.claim("Cor D.7", regime=order_one)
 def alignments_of_order_one(study) -> Measurement:
-    """At T1 of order one w_+^T mu is of order one for every signal mu, whatever omega."""
+    r"""At $T_1 = \Theta(1)$ $w_+^\top\mu = \Theta(1)$ for every signal $\mu$, whatever $\omega$."""
     return _order_one(study)
 
 
-@claim("Lemma 5.3 (alignments)", **said(order_one, "consistent"))
+@paper.claim("Lemma 5.3 (alignments)", regime=order_one)
 def both_of_order_one(study) -> Measurement:
-    """If T1 is of order one then w_+^T v_k and w_+^T c_k are of order one after stage 1."""
+    r"""If $T_1 = \Theta(1)$ then $w_+^\top v_k, w_+^\top c_k = \Theta(1)$ after stage 1."""
     return _order_one(study)
 
 
-@claim("Thm 4.1 (T1)", **said(order_one, "consistent"))
+@paper.claim("Thm 4.1 (T1)", regime=order_one)
 def first_stage_of_order_one(study) -> Measurement:
     """A stage 1 whose length does not depend on omega aligns the neurons."""
     return _order_one(study)
 
 
 def _order_one(study) -> Measurement:
-    b = float(study.config.bias)
-    t1 = min(float(study.config.t1), LONG)
-    gamma, a = np.array([_finite_width(b, w, t1) for w in OMEGAS]).T
-    short = [float(theory.neurons(theory.gate_time(b) * (1 + w), b)[0]) for w in OMEGAS]
+    b, t1 = float(study.config.bias), min(float(study.config.t1), LONG)
+    gate = theory.gate_time(b)
+
+    def aligned(which: int):
+        return lambda w: first_stage(b, t1, w)["w"][0, 2 * which : 2 * which + 2].mean()
+
     return every(
-        groups=exponent(
-            OMEGAS,
-            gamma,
-            0.0,
-            tol=0.05,
-            control_y=short,
-            note=f"w_+ . c at T1, dimension {WIDTH}; control: T1 = T0.5 (1 + omega)",
+        groups=order(
+            "Theta",
+            over=OMEGAS,
+            y=aligned(0),
+            power=0.0,
+            tol=0.03,
+            control=Control(
+                "T1 = T0.5 (1 + omega)", measured=lambda w: theory.neurons(gate * (1 + w), b)[0]
+            ),
+            note=f"w_+ . c at T1, dimension {WIDTH}",
         ),
-        signals=exponent(OMEGAS, a, 0.0, tol=0.05, control=1.0),
+        signals=order(
+            "Theta",
+            over=OMEGAS,
+            y=aligned(1),
+            power=0.0,
+            tol=0.03,
+            control=Control("T1 = T0.5 omega", measured=lambda w: theory.neurons(gate * w, b)[1]),
+        ),
     )
 
 
-@functools.lru_cache(maxsize=32)
-def _finite_width(bias: float, omega: float, t1: float) -> tuple[float, float]:
-    """Mean alignments of the plus head at T1, with a random attention that is not uniform."""
-    theta = TwoHeadClassifier.gaussian(2, WIDTH, omega, bias=bias, seed=6)
-    t, S = tables(TWO.population), np.asarray(theta.scores)
+@paper.once
+def first_stage(bias: float, t1: float, omega: float | None = None, tilt: float = 0.0) -> Any:
+    """w and S of both heads at T1, of the full model: eight neurons, nothing assumed alike.
 
-    def velocity(state: Params, on: Any, out: Params | None = None) -> Params:
-        dw = t.forces(state["w"], S, bias, on)[0].reshape(2, 4)
-        if out is None:
-            return {"w": dw}
-        out["w"][:] = dw
-        return out
-
-    flow = Flow(velocity=velocity, gates=lambda z: t.gate_values(z["w"], S, bias), host=True)
-    w = integrate(flow, {"w": np.zeros((2, 4))}, t1, rtol=1e-5, progress=False).final["w"][0]
-    return float(w[C1:V1].mean()), float(w[V1:].mean())
+    At infinite width, or with the random attention of a finite one of scale omega; `tilt` is what
+    w_+ . v_1 starts with.
+    """
+    start = score_start(2)
+    start["w"][0, V1] = tilt
+    if omega is not None:
+        start["S"] = np.asarray(TwoHeadClassifier.gaussian(2, WIDTH, omega, seed=6).scores)
+    flow = score_flow(TWO.population, 1.0, bias, ("attention",))
+    how = {"rtol": 1e-6} if omega else {"rtol": 1e-10, "solver": EXPLICIT}
+    return integrate(flow, start, t1, **how, progress=False).final  # type: ignore[arg-type]
 
 
-@claim("Thm D.8", **said(past_gates))
-def outputs_at_the_end(study) -> Measurement:
-    """At T1 f(X_{k,s,s}) is s times a constant, and f(X_{k,s,-s}) = 0."""
+def outputs(
+    study, *, omega: float | None = None, tilt: float = 0.0, t1: float | None = None
+) -> Any:
+    """y f at T1, of the consistent and of the conflicting samples."""
+    b, pop = float(study.config.bias), TWO.population
+    end = first_stage(b, float(study.config.t1) if t1 is None else t1, omega, tilt)
+    yf = pop.label * forward(end["w"], end["S"], pop, b)[2]
+    return yf[pop.agreement > 0], yf[pop.agreement < 0]
+
+
+@paper.claim(
+    "Thm D.8 (consistent)", regime=past_gates, setting="all eight neurons, none assumed alike"
+)
+def consistent_outputs(study) -> Measurement:
+    r"""At $T_1$ $f(X_{k,s,s}) = s\cdot\Omega(1)$: with the closed form it is
+    $s(\gamma + 2a + b)$."""
     b, t1 = float(study.config.bias), float(study.config.t1)
-    w = _neurons(np.array([t1]), b)[0]
-    tilted = w + np.array([[0, 0, 0.1, 0], [0, 0, 0, 0]])
-    y, d = TWO.population.label, TWO.population.agreement
-
-    def f(w: np.ndarray) -> np.ndarray:
-        return forward(w, UNIFORM, TWO.population, b)[2]
-
+    gamma, a = theory.neurons(t1, b)
     return every(
-        consistent=positive(
-            (y * f(w))[d == 1],
+        size=equal(
+            predicted=np.full(4, gamma + 2 * a + b),
+            measured=outputs(study)[0],
+            rtol=1e-7,
+            control=Control("with the other head's gate still on", np.full(4, 4 * a)),
+        ),
+        sign=sign(
+            predicted=1,
+            measured=outputs(study)[0].min(),
             margin=b,
-            control=(y * f(0 * w))[d == 1],
-            note=f"s f = {float((y * f(w))[d == 1].min()):.6g}; control: w = 0",
+            control=Control(
+                "after a hundredth of T0.5", outputs(study, t1=theory.gate_time(b) / 100)[0].min()
+            ),
         ),
-        conflicting=at_most(
-            np.abs(f(w)[d == -1]).max(),
-            1e-14,
-            note="control: w_+ . v_1 moved",
-            control=np.abs(f(tilted)[d == -1]).max(),
-        ),
+    )
+
+
+@paper.claim(
+    "Thm D.8 (conflicting)", regime=past_gates, setting="all eight neurons, none assumed alike"
+)
+def conflicting_outputs(study) -> Measurement:
+    r"""At $T_1$ $f(X_{k,s,-s}) = 0$."""
+    return at_most(
+        bound=1e-12,
+        measured=np.abs(outputs(study)[1]),
+        control=Control("w_+ . v_1 starts at 0.001", np.abs(outputs(study, tilt=1e-3)[1])),
+    )
+
+
+@paper.claim("ours: conflicting outputs of a finite width at T1", regime=order_one)
+def conflicting_outputs_of_a_width(study) -> Measurement:
+    r"""With the random attention of a finite width $f(X_{k,s,-s}) = \Theta(\omega^2)$ at $T_1$."""
+    t1 = min(float(study.config.t1), LONG)
+
+    def largest(kind: int):
+        return lambda w: np.abs(outputs(study, omega=w, t1=t1)[kind]).max()
+
+    return order(
+        "Theta",
+        over=OMEGAS,
+        y=largest(1),
+        power=2.0,
+        tol=0.1,
+        control=Control("of the consistent samples", measured=largest(0)),
+        note=f"dimension {WIDTH}",
     )
