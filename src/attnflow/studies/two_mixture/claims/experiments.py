@@ -407,14 +407,15 @@ def stages_of_joint_training(study) -> Measurement:
     peak = int(np.argmax(q))
     after = [int(np.argmax(gate < 0)), int(np.flatnonzero(q[:peak] < 0)[-1]) + 1]
     after.append(peak + int(np.argmax(q[peak:] < 0)))
-    gates = run.trajectory["gates"].values
-    switched = any((gates[i - 1] != gates[i]).any() for i in after[1:])
     fine = np.array([np.linspace(t[i - 1], t[i], 6) for i in after])
     crossed = watched(fine.ravel()).reshape(2, 3, 6)[[0, 1, 1], range(3)]
     edges = [
         np.interp(0, x[::way], y[::way])
         for x, y, way in zip(crossed, fine, (-1, 1, -1), strict=True)
     ]
+
+    switches = [s["time"] for s in stages.switches(run.trajectory)[1:]]
+    jumps = any(abs(time - edge) < 0.02 * edge for time in switches for edge in edges[1:])
 
     def holds(run: Solution, kind: int) -> bool:
         """Whether a loss halves where, by the rule, attention has its stage."""
@@ -426,7 +427,7 @@ def stages_of_joint_training(study) -> Measurement:
         begins=equal(
             predicted=edges,
             measured=[stage.time for stage in found[1:]],
-            rtol=0.02 if switched else 1e-3,  # the share jumps where a gate switches
+            rtol=0.02 if jumps else 1e-3,  # the share jumps where a gate switches
             each=True,
             control=Control("the conflicting half time", measured=[half] * 3),
         ),

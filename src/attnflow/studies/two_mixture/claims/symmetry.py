@@ -12,24 +12,16 @@ from attnflow.claims import Control, Measurement, at_most, every, order, statist
 from attnflow.models.two_head import HEADS, TwoHeadClassifier
 from attnflow.models.two_head_gram import gram_flow, infinite_width_start
 from attnflow.reduce import gram_descent
-from attnflow.studies.two_mixture.claims.common import (
-    MIRROR,
-    SAMPLES,
-    TWO,
-    forward,
-    turned,
-    two_mixtures,
-)
+from attnflow.studies.two_mixture.claims.common import MIRROR, SAMPLES, TWO, forward, two_mixtures
+from attnflow.studies.two_mixture.claims.gradients import gram
 from attnflow.studies.two_mixture.paper import paper
 
-SEEDS = 60
+SEEDS = list(range(60))
 """Random starts over which the initial Gram is averaged."""
 
 STEPS, LR, EVERY = 240, 0.5, 30
 SWAP = [1, 0, 3, 2]
 """Groups exchanged."""
-
-FLIP = np.array([1.0, 1.0, -1.0, -1.0])
 
 
 # --- Lemma C.1.
@@ -38,70 +30,48 @@ FLIP = np.array([1.0, 1.0, -1.0, -1.0])
 @paper.once
 def start_grams(omega: float, dim: int) -> np.ndarray:
     """G[seed, head] of [WK, WQ] at Algorithm 1's start, K = 2, over omega^2."""
-    starts = (TwoHeadClassifier.gaussian(2, dim, omega, seed=seed) for seed in range(SEEDS))
-    H = np.stack([np.concatenate([th.WK, th.WQ], axis=2) for th in starts])
-    return turned(H) @ H / omega**2
+    starts = (TwoHeadClassifier.gaussian(2, dim, omega, seed=seed) for seed in SEEDS)
+    return np.stack([gram(th) for th in starts]) / omega**2
 
 
 @paper.claim("Lemma C.1 (expectation)")
 def expected_start(study) -> Measurement:
     r"""At the start $\mathbb E\,\nu^\top W_K^\top W_Q\mu = 0$ and
     $\mathbb E\,\nu^\top W_K^\top W_K\mu = \mathbb E\,\nu^\top W_Q^\top W_Q\mu =
-    \omega^2\,1(\nu = \mu)$: the Gram of the infinite width."""
+    \omega^2\,1(\nu = \mu)$: the Gram of the infinite width (in units of $\omega^2$)."""
     omega, dim = float(study.config.omega), 16
-    G, one = start_grams(omega, dim), np.eye(4, dtype=bool)
     limit = infinite_width_start(2, omega)["gram"]["plus"].matrix / omega**2
-    blocks = {
-        "score": ((slice(0, 4), slice(4, 8)), np.ones((4, 4), bool)),
-        "key": ((slice(0, 4), slice(0, 4)), one),
-        "query": ((slice(4, 8), slice(4, 8)), one),
-        "other": ((slice(0, 4), slice(0, 4)), ~one),
-    }
+    one, keys = np.eye(8, dtype=bool), np.arange(8) < 4
+    own = {"key": one & keys, "query": one & ~keys}
+    others = {"score": np.outer(keys, ~keys), "other": np.outer(keys, keys) & ~one}
 
-    def mean(G: np.ndarray, name: str) -> np.ndarray:
-        at, inside = blocks[name]
-        return G[..., *at][..., inside].mean(axis=-1)
+    def mean(inside: np.ndarray) -> np.ndarray:
+        return start_grams(omega, dim)[:, :, inside].mean(axis=(1, 2))
 
-    own = mean(G, "key").mean(axis=1)
+    def against(inside: np.ndarray, control: Control) -> Measurement:
+        predicted, samples = limit[inside].mean(), mean(inside)
+        return statistical(predicted=predicted, samples=samples, seeds=SEEDS, control=control)
+
+    plain = Control("entries of variance omega^2", measured=mean(own["key"]) * dim)
+    itself = Control("a signal with itself", measured=mean(own["query"]))
     return every(
-        **{
-            name: statistical(
-                predicted=float(mean(limit, name)),
-                samples=mean(G, name).mean(axis=1),
-                seeds=list(range(SEEDS)),
-                control=Control(*_other(name, own, dim)),
-                note="in units of omega^2",
-            )
-            for name in blocks
-        }
+        **{name: against(inside, plain) for name, inside in own.items()},
+        **{name: against(inside, itself) for name, inside in others.items()},
     )
-
-
-def _other(name: str, own: np.ndarray, dim: int) -> tuple:
-    """As a control: entries without the 1/m, or a signal with itself where others are meant."""
-    if name in ("key", "query"):
-        return "entries of variance omega^2", None, None, own * dim
-    return "a signal with itself", None, None, own
 
 
 @paper.claim("Lemma C.1 (law of large numbers)")
 def start_converges(study) -> Measurement:
     r"""The Gram of the start tends to its expectation as m grows, at the rate $1/\sqrt m$."""
-    omega = float(study.config.omega)
 
     def off(m: int, scale: float = 1.0) -> float:
-        return float(np.sqrt(np.mean((scale * start_grams(omega, m) - np.eye(8)) ** 2)))
+        """Root mean square deviation over omega^2."""
+        G = scale * start_grams(float(study.config.omega), m)
+        return float(np.sqrt(np.mean((G - np.eye(8)) ** 2)))
 
-    return order(
-        "Theta",
-        over=(16, 64, 256),
-        y=off,
-        power=-0.5,
-        tol=0.05,
-        toward="infinity",
-        control=Control("entries of variance omega^2", measured=lambda m: off(m, scale=m)),
-        note="root mean square deviation over omega^2",
-    )
+    plain = Control("entries of variance omega^2", measured=lambda m: off(m, scale=m))
+    how = {"power": -0.5, "tol": 0.05, "toward": "infinity"}
+    return order("Theta", over=(16, 64, 256), y=off, **how, control=plain)  # type: ignore[arg-type]
 
 
 # --- Joint training, from the Gram of infinite width.
@@ -119,10 +89,8 @@ class Trained:
         """w, or a block S, A, B of the Gram over its largest entry."""
         if name == "w":
             return self.w
-        keys, queries = slice(0, 4), slice(4, 8)
-        rows, columns = {"S": (keys, queries), "A": (keys, keys), "B": (queries, queries)}[name]
-        block = self.G[:, :, rows, columns]
-        return block / np.abs(block).max()
+        at = {"S": np.s_[:4, 4:], "A": np.s_[:4, :4], "B": np.s_[4:, 4:]}[name]
+        return self.G[:, :, *at] / np.abs(self.G[:, :, *at]).max()
 
     @functools.cached_property
     def outputs(self) -> dict[str, np.ndarray]:
@@ -148,25 +116,18 @@ def trained(bias: float, omega: float, broken: str = "") -> Trained:
 
 def kept(study, broken: str, gap: Callable[[Trained], np.ndarray]) -> Measurement:
     """What training keeps; the control starts where it does not hold."""
-    c = study.config
-    whole, bent = (trained(float(c.bias), float(c.omega), b) for b in ("", broken))
-    return at_most(
-        bound=1e-12,
-        measured=np.abs(gap(whole)).max(),
-        control=Control(
-            f"a start that is not symmetric between {broken}s", np.abs(gap(bent)).max()
-        ),
-        note=f"over {STEPS} steps of joint descent, lr {LR:g}",
-    )
+    b, omega = float(study.config.bias), float(study.config.omega)
+    off = lambda start: np.abs(gap(trained(b, omega, start))).max()  # noqa: E731
+    bent = Control(f"a start that is not symmetric between {broken}s", off(broken))
+    return at_most(bound=1e-13, measured=off(""), control=bent)
 
 
 # --- Symmetry between groups: Lemma C.2, Cor. C.3.
 
 
 def by_group(study, name: str) -> Measurement:
-    if name == "w":
-        return kept(study, "group", lambda run: run[name] - run[name][:, :, SWAP])
-    return kept(study, "group", lambda run: run[name] - run[name][:, :, SWAP][:, :, :, SWAP])
+    swap = np.s_[:, :, SWAP] if name == "w" else np.s_[:, :, np.c_[SWAP], SWAP]
+    return kept(study, "group", lambda run: run[name] - run[name][swap])
 
 
 @paper.claim("Lemma C.2 (eq 3)", regime=two_mixtures)
@@ -196,25 +157,20 @@ def groups_share_query_scores(study) -> Measurement:
 @paper.claim("Cor C.3 (p, H, f)", regime=two_mixtures)
 def groups_share_outputs(study) -> Measurement:
     r"""$p$, $H$ of both heads and $f$ agree on $X_{1,s,s'}$ and $X_{2,s,s'}$."""
-    other = [4, 5, 6, 7, 0, 1, 2, 3]  # X_{2,s,s'} beside X_{1,s,s'} in the order of the samples
-    axis = {"p": 2, "H": 2, "f": 1}
-    return every(
-        **{
-            name: kept(
-                study,
-                "group",
-                lambda run, k=name: run.outputs[k] - run.outputs[k].take(other, axis[k]),
-            )
-            for name in "pHf"
-        }
-    )
+    other = np.r_[4:8, 0:4]  # X_{2,s,s'} beside X_{1,s,s'} in the order of the samples
+    swap = {"p": np.s_[:, :, other], "H": np.s_[:, :, other], "f": np.s_[:, other]}
+
+    def share(name: str) -> Measurement:
+        return kept(study, "group", lambda run: run.outputs[name] - run.outputs[name][swap[name]])
+
+    return every(p=share("p"), H=share("H"), f=share("f"))
 
 
 # --- Symmetry between heads: Lemma C.4, Cor. C.5.
 
 
 def by_head(study, name: str) -> Measurement:
-    signs = FLIP if name == "w" else MIRROR
+    signs = np.array([1.0, 1.0, -1.0, -1.0]) if name == "w" else MIRROR
     return kept(study, "head", lambda run: run[name][:, 0] - signs * run[name][:, 1])
 
 
@@ -245,10 +201,13 @@ def heads_mirror_query_scores(study) -> Measurement:
 @paper.claim("Cor C.5 (p, H, f)", regime=two_mixtures)
 def heads_mirror_outputs(study) -> Measurement:
     r"""$p^{(+)}(X_{k,s,s'}) = p^{(-)}(X_{k,-s,-s'})$, likewise $H$, and $f$ changes its sign."""
-    flipped = [SAMPLES.index(s.translate(str.maketrans("+-", "-+"))) for s in SAMPLES]
-    gaps: dict[str, Callable[[Trained], np.ndarray]] = {
-        "p": lambda run: run.outputs["p"][:, 0] - run.outputs["p"][:, 1][:, flipped],
-        "H": lambda run: run.outputs["H"][:, 0] - run.outputs["H"][:, 1][:, flipped],
-        "f": lambda run: run.outputs["f"] + run.outputs["f"][:, flipped],
-    }
-    return every(**{name: kept(study, "head", gap) for name, gap in gaps.items()})
+    flip = [SAMPLES.index(s.translate(str.maketrans("+-", "-+"))) for s in SAMPLES]
+
+    def mirror(name: str) -> Measurement:
+        def gap(run: Trained) -> np.ndarray:
+            found = run.outputs[name]
+            return found + found[:, flip] if name == "f" else found[:, 0] - found[:, 1][:, flip]
+
+        return kept(study, "head", gap)
+
+    return every(p=mirror("p"), H=mirror("H"), f=mirror("f"))
