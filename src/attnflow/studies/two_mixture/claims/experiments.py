@@ -7,48 +7,39 @@ it follows; the paper does not give the dimension nor the scale omega: the confi
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import numpy as np
 
-from attnflow.claims import (
-    Control,
-    Measurement,
-    Regime,
-    at_least,
-    at_most,
-    condition,
-    equal,
-    every,
-    fact,
-    monotone,
-    order,
-    sign,
-    slope,
-)
+from attnflow import claims
+from attnflow.claims import Control, Measurement, at_least, at_most, equal, every, order, sign
 from attnflow.flows.solution import Solution
 from attnflow.models.two_head_reduced import SymmetricFlow, symmetric_flow
 from attnflow.reduce import Descents, gram_descent
 from attnflow.studies.two_mixture import algorithm, stages
 from attnflow.studies.two_mixture.claims import common
-from attnflow.studies.two_mixture.claims.common import TWO, both_heads, lifted, neurons_of, turned
+from attnflow.studies.two_mixture.claims.common import TWO, turned
 from attnflow.studies.two_mixture.claims.gradients import root
 from attnflow.studies.two_mixture.config import Config
 from attnflow.studies.two_mixture.descent import attention_only
 from attnflow.studies.two_mixture.paper import paper
 
-LR = 0.1
-SEVERAL = (2, 3, 4, 6, 8)
-"""Numbers of groups of the scan; the paper shows 2, 3, 4 and 8."""
-GUESSED = "omega and b are the config's, infinite width"
+LR, SEVERAL = 0.1, (2, 3, 4, 6, 8)
+"""The learning rate, and the numbers of groups of the scan; the paper shows 2, 3, 4 and 8."""
 
 
-@condition
-def learnable(config: Config) -> Regime:
+@claims.condition
+def learnable(config: Config) -> claims.Regime:
     """Small starts and a bias of order one, so that joint training separates its stages."""
     words = f"omega = {config.omega:.4g} within .02 and .5, b = {config.bias:.4g} within .05 and 1"
-    return Regime(
-        0.02 <= config.omega <= 0.5 and 0.05 <= config.bias <= 1, f"{words}; K = 2, L = 3"
-    )
+    inside = 0.02 <= config.omega <= 0.5 and 0.05 <= config.bias <= 1
+    return claims.Regime(inside, f"{words}; K = 2, L = 3")
+
+
+def observed(id: str) -> Any:
+    """A claim about what an experiment of the paper shows."""
+    guessed = "omega and b are the config's, infinite width, L = 3"
+    return paper.claim(id, part="experiment", regime=learnable, setting=guessed)
 
 
 def flow_of(study) -> SymmetricFlow:
@@ -62,10 +53,12 @@ def descent(study) -> Descents:
 @functools.lru_cache(maxsize=8)
 def _descent(flow: SymmetricFlow) -> Descents:
     """Joint descent of K = 2 until the loss is .02: the ten numbers after every step."""
-    gram, ten = flow.gram, flow.of_gram
-    return gram_descent(
-        gram, gram.start, LR, 6000, keep=ten, stop=lambda s: flow.loss_of(ten(s)) < 0.02
-    )
+    small = lambda s: flow.loss_of(flow.of_gram(s)) < 0.02  # noqa: E731
+    return gram_descent(flow.gram, flow.gram.start, LR, 6000, keep=flow.of_gram, stop=small)
+
+
+def state_at(study, step: int) -> dict[str, np.ndarray]:
+    return {k: x[step] for k, x in descent(study).rows.items()}
 
 
 def losses(study) -> np.ndarray:
@@ -86,254 +79,189 @@ def joint_of(study, groups: int = 2) -> Solution:
 # --- Section 3.1.
 
 
-@paper.claim("Sec 3.1 (i)", part="experiment", regime=learnable, setting=GUESSED)
+@observed("Sec 3.1 (i)")
 def consistent_before_conflicting(study) -> Measurement:
     """The loss of consistent samples falls early, that of conflicting ones only after sufficient
-    training: it has hardly moved when the former has halved, and has halved five times later."""
+    training: it has hardly moved when the former has halved, and halves later than five times."""
     end, early = half_step(study, 0), half_step(study, 1)
+    hard, easy = losses(study)[early]
+    later = losses(study)[[end, min(5 * early, end - 1)], 0]
     return every(
-        waits=at_least(
-            bound=0.98,
-            measured=losses(study)[early, 0],
-            control=Control("the consistent samples", losses(study)[early, 1]),
-            note=f"the loss over ln 2 at step {early}",
-        ),
+        waits=at_least(bound=0.98, measured=hard, control=Control("the consistent samples", easy)),
         learns=at_most(
-            bound=0.51,
-            measured=losses(study)[end, 0],
-            control=Control(
-                "after five times those steps", losses(study)[min(5 * early, end - 1), 0]
-            ),
-            note=f"at step {end}",
+            bound=0.51, measured=later[0], control=Control("five times later", later[1])
         ),
     )
 
 
-@paper.claim("Sec 3.1 (ii)", part="experiment", regime=learnable, setting=GUESSED)
+@observed("Sec 3.1 (ii)")
 def neurons_before_attention(study) -> Measurement:
     """The neurons align from the beginning, the attention scores change only later: when w.v has
     half of what it has at the conflicting half time, the largest score has not a tenth."""
     end, states = half_step(study, 0), descent(study).rows
-    a = states["w"][: end + 1, 1]
-    score = flow_of(study).score(states, "c", "v")[: end + 1]
+    a, score = states["w"][: end + 1, 1], flow_of(study).score(states, "c", "v")[: end + 1]
     early = int(np.argmax(a >= a[-1] / 2))
-    return at_most(
-        bound=0.1,
-        measured=score[early] / score[-1],
-        control=Control("the share of w.v", a[early] / a[-1]),
-        note=f"w.v has half of its size at step {early} of {end}",
-    )
+    aligned = Control("the share of w.v", a[early] / a[-1])
+    return at_most(bound=0.1, measured=score[early] / score[-1], control=aligned)
 
 
-@paper.claim("Sec 3.1 (iii)", part="experiment", regime=learnable, setting=GUESSED)
+@observed("Sec 3.1 (iii)")
 def scores_rise_when_the_loss_falls(study) -> Measurement:
     """The time at which the scores change noticeably coincides with that at which the conflicting
     loss falls: the steepest rise of the score and the steepest fall are close."""
     rise = int(np.argmax(np.diff(flow_of(study).score(descent(study).rows, "c", "v"))))
-    falls = [int(np.argmin(np.diff(losses(study)[:, k]))) for k in (0, 1)]
-    half = half_step(study, 0)
-    return at_most(
-        bound=0.1,
-        measured=abs(rise - falls[0]) / half,
-        control=Control("the fall of the consistent loss", abs(rise - falls[1]) / half),
-        note=f"steps {rise} (score) and {falls[0]} (loss), over the half time",
-    )
+    falls = np.argmin(np.diff(losses(study), axis=0), axis=0)
+    hard, easy = np.abs(rise - falls) / half_step(study, 0)
+    return at_most(bound=0.1, measured=hard, control=Control("the consistent loss", easy))
 
 
-@paper.claim("Sec 3.1 (iv)", part="experiment", regime=learnable, setting=GUESSED)
+@observed("Sec 3.1 (iv)")
 def association(study) -> Measurement:
     """c1'S v1 grows to a large positive and c1'S v2 to a large negative value: attention associates
     group and signal of one group and dissociates those of different groups."""
 
     def scores(step: int) -> list[float]:
-        state = {k: x[step] for k, x in descent(study).rows.items()}
+        state = state_at(study, step)
         own, other = (flow_of(study).score(state, "c", "v", same) for same in (True, False))
         return [float(own), -float(other)]
 
-    return sign(
-        predicted=1,
-        measured=scores(-1),
-        margin=0.5,
-        control=Control("when the consistent loss has halved", scores(half_step(study, 1))),
-        note="c1'S v1 and -c1'S v2 at loss .02",
-    )
+    early = Control("when the consistent loss has halved", scores(half_step(study, 1)))
+    return sign(predicted=1, measured=scores(-1), margin=0.5, control=early)
 
 
-@paper.claim("Fig 1", part="experiment", regime=learnable, setting=GUESSED)
+@observed("Fig 1")
 def descent_follows_the_flow(study) -> Measurement:
     """Descent at learning rate .1 has the half time of the gradient flow: the analysis of the flow
     is one of the experiment."""
-    run = joint_of(study)
-    return equal(
-        predicted=run.first("half -1"),
-        measured=half_step(study, 0) * LR,
-        rtol=0.015,
-        control=Control("of the consistent samples", run.first("half 1")),
-    )
+    hard, easy = (joint_of(study).first(f"half {d}") for d in (-1, 1))
+    other = Control("of the consistent samples", easy)
+    return equal(predicted=hard, measured=half_step(study, 0) * LR, rtol=0.015, control=other)
 
 
 # --- Appendix A.
 
 
-@paper.claim("App A.1 (Fig 2)", part="experiment", regime=learnable, setting=GUESSED)
+@observed("App A.1 (Fig 2)")
 def concentrated_maps(study) -> Measurement:
     """After training the plus head's signal queries attend to the group token on X(1,+,-) and on
     X(1,+,+) the own signal does so, the other one avoids it."""
-    rows = descent(study).rows
-    first, last = (
-        flow_of(study).attention({k: x[step] for k, x in rows.items()})[0] for step in (0, -1)
-    )  # sample (d = 1, d = -1), key, query
+    # sample (d = 1, d = -1), key, query
+    first, last = (flow_of(study).attention(state_at(study, step))[0] for step in (0, -1))
+    drawn, avoids = ([1, 1, 0], 0, [1, 2, 1]), (0, 0, 2)
+    near, far = Control("before training", first[drawn]), Control("before training", first[avoids])
     return every(
-        concentrated=at_least(
-            bound=0.6,
-            measured=[last[1, 0, 1], last[1, 0, 2], last[0, 0, 1]],
-            control=Control("before training", first[[1, 1, 0], 0, [1, 2, 1]]),
-        ),
-        avoided=at_most(
-            bound=0.2, measured=last[0, 0, 2], control=Control("before training", first[0, 0, 2])
-        ),
+        concentrated=at_least(bound=0.6, measured=last[drawn], control=near),
+        avoided=at_most(bound=0.2, measured=last[avoids], control=far),
     )
 
 
-@paper.claim(
-    "App A.2 (Fig 3)",
-    part="experiment",
-    setting="K = 2, omega = .1, b = 1/2, neurons of standard deviation 1, infinite width",
-)
+ALONE = "K = 2, omega = .1, b = 1/2, neurons of standard deviation 1, infinite width"
+
+
+@paper.claim("App A.2 (Fig 3)", part="experiment", setting=ALONE)
 def attention_alone(study) -> Measurement:
     """With Gaussian neurons that are kept fixed the transformer is suggested not to be trainable:
     the loss of the median draw hardly falls with time."""
     found = attention_only(TWO.population, neurons_of_the_draws(), steps=800)
-    return order(
-        "Omega",
-        over=(100, 200, 400, 800),
-        y=lambda t: np.median(found.losses[t, :-1]),
-        power=0.0,
-        tol=0.2,
-        toward="infinity",
-        control=Control("neurons 2(c1 + c2 +- (v1 + v2))", measured=lambda t: found.losses[t, -1]),
-        note=f"{int((found.accuracy[:-1] == 1).sum())} of {len(DRAWS)} draws reach accuracy 1",
-    )
-
-
-DRAWS = range(15)
+    steps = [100, 200, 400, 800]
+    median, aligned = np.median(found.losses[steps, :-1], axis=1), found.losses[steps, -1]
+    trains = Control("neurons 2(c1 + c2 +- (v1 + v2))", measured=aligned)
+    note = f"{int((found.accuracy[:-1] == 1).sum())} of 15 draws reach accuracy 1"
+    how: Any = {"power": 0.0, "tol": 0.2, "toward": "infinity", "note": note}
+    return order("Omega", x=steps, y=median, **how, control=trains)
 
 
 def neurons_of_the_draws() -> np.ndarray:
-    """Gaussian ones, and at last aligned ones."""
-    draws = [np.random.default_rng(seed).standard_normal((2, 4)) for seed in DRAWS]
+    """Fifteen Gaussian ones, and at last aligned ones."""
+    draws = [np.random.default_rng(seed).standard_normal((2, 4)) for seed in range(15)]
     return np.array([*draws, 2.0 * np.array([[1, 1, 1, 1], [1, 1, -1, -1.0]])])
 
 
-@paper.claim("ours: attention alone, step by step", setting="as App A.2")
+@paper.claim("ours: attention alone, step by step", setting=ALONE)
 def attention_alone_by_weights(study) -> Measurement:
     """Descent of keys and queries with fixed neurons has the losses and, at its end, the accuracy
     of the same steps taken on weights that have this Gram."""
     steps, pop, neurons = 60, TWO.population, neurons_of_the_draws()[[0, 12, 15]]
     found = attention_only(pop, neurons, steps=steps)
 
-    def taken(w: np.ndarray, taken: int) -> tuple[list[float], float]:
+    def taken(w: np.ndarray) -> np.ndarray:
+        """y f after every step."""
         # The infinite width's Gram omega^2 I is that of eight rows.
         WK, WQ = (np.stack([0.1 * np.eye(8)[:, at]] * 2) for at in (slice(0, 4), slice(4, 8)))
-        losses = []
-        for _ in range(taken + 1):
-            yf = pop.label * common.forward(w, turned(WK) @ WQ, pop, 0.5)[2]
+        rows = []
+        for _ in range(steps + 2):
+            rows.append(pop.label * common.forward(w, turned(WK) @ WQ, pop, 0.5)[2])
             M = common.force(w, turned(WK) @ WQ, pop, 0.5)[1]
-            losses.append(float(np.log1p(np.exp(-yf)).mean()))
             WK, WQ = WK + WQ @ turned(M), WQ + WK @ M
-        return losses, float((yf > 0).mean())
+        return np.array(rows)
 
-    kept, later = ([taken(w, n) for w in neurons] for n in (steps, steps + 1))
+    yf = np.stack([taken(w) for w in neurons], axis=1)  # step draw sample
+    loss, right = np.log1p(np.exp(-yf)).mean(axis=2), (yf > 0).mean(axis=2)
+    later, first = Control("one step later", loss[1:]), Control("before training", right[0])
     return every(
-        loss=equal(
-            predicted=np.array([each[0] for each in kept]).T,
-            measured=found.losses,
-            rtol=1e-11,
-            control=Control("one step later", np.array([each[0][1:] for each in later]).T),
-        ),
-        accuracy=equal(
-            predicted=[each[1] for each in kept],
-            measured=found.accuracy,
-            rtol=1e-12,
-            control=Control("before training", [taken(w, 0)[1] for w in neurons]),
-        ),
+        loss=equal(predicted=loss[:-1], measured=found.losses, rtol=1e-11, control=later),
+        accuracy=equal(predicted=right[-2], measured=found.accuracy, rtol=1e-12, control=first),
     )
 
 
-@paper.claim("App A.3 (Fig 4)", part="experiment", regime=learnable, setting=GUESSED)
+@observed("App A.3 (Fig 4)")
 def other_scores_stay_small(study) -> Measurement:
     """Of all 16 scores at K = 2 the four c_k'S v_j change most."""
     S = np.abs(flow_of(study).lift(descent(study).final)["S"][0])
 
     def others(block: tuple[slice, slice]) -> float:
+        """The largest of the other scores over the least of the four."""
         rest = S.copy()
         rest[block] = 0.0
         return float(rest.max() / S[block].min())
 
-    c, v = slice(0, 2), slice(2, 4)
-    return at_most(
-        bound=0.6,
-        measured=others((c, v)),
-        control=Control("the four v_k'S c_j in their place", others((v, c))),
-        note="the largest of the other scores over the least of the four",
-    )
+    turn = Control("the four v_k'S c_j in their place", others(np.s_[2:, :2]))
+    return at_most(bound=0.6, measured=others(np.s_[:2, 2:]), control=turn)
 
 
-@paper.claim("App A.4 (Fig 5-7)", part="experiment", regime=learnable, setting=f"{GUESSED}, L = 3")
+@observed("App A.4 (Fig 5-7)")
 def more_groups_alike(study) -> Measurement:
     """With K = 3, 4 and 8 groups training is as with 2: consistent samples first, then the scores
     c_k'S v_k rise and the conflicting ones are learnt."""
     runs = [joint_of(study, K) for K in (3, 4, 8)]
     rows = [np.searchsorted(run.trajectory["time"], run.first("half 1")) for run in runs]
-    waits = [run.trajectory["group_loss"].values[i] for run, i in zip(runs, rows, strict=True)]
+    both = list(zip(runs, rows, strict=True))
+    waits = np.array([run.trajectory["group_loss"].values[i] / np.log(2) for run, i in both])
     scores = [run.flow.score(run.states(), "c", "v") for run in runs]
+    early = Control("at that time", [x[i] for x, i in zip(scores, rows, strict=True)])
+    easy = Control("the consistent samples", waits[:, 1])
+    last = [x[-1] for x in scores]
     return every(
-        order=at_least(
-            bound=0.98,
-            measured=[d[0] / np.log(2) for d in waits],
-            control=Control("the consistent samples", [d[1] / np.log(2) for d in waits]),
-            note="the conflicting loss over ln 2 when the consistent one has halved",
-        ),
-        scores=sign(
-            predicted=1,
-            measured=[score[-1] for score in scores],
-            margin=0.5,
-            control=Control("at that time", [x[i] for x, i in zip(scores, rows, strict=True)]),
-        ),
+        order=at_least(bound=0.98, measured=waits[:, 0], control=easy),
+        scores=sign(predicted=1, measured=last, margin=0.5, control=early),
     )
 
 
 # --- Section 6.
 
 
-@paper.claim("Observation 1 (trainable)", part="experiment", regime=learnable, setting=GUESSED)
+@observed("Observation 1 (trainable)")
 def many_groups_are_learnt(study) -> Measurement:
-    """The transformer of eq. (1) learns K >= 3 mixtures."""
+    """The transformer of eq. (1) learns K >= 3 mixtures: y f > 0 on every sample at loss .05."""
     runs = [joint_of(study, K) for K in SEVERAL[1:]]
-    return sign(
-        predicted=1,
-        measured=min(run.flow.predictions(run.final).min() for run in runs),
-        margin=0.1,
-        control=Control("at the start", min(run.flow.predictions(run.start).min() for run in runs)),
-        note="min y f at loss .05, K = 3, 4, 6, 8",
+    end, start = (
+        min(run.flow.predictions(state).min() for run, state in pairs)
+        for pairs in ([(run, run.final) for run in runs], [(run, run.start) for run in runs])
     )
+    return sign(predicted=1, measured=end, margin=0.1, control=Control("at the start", start))
 
 
-@paper.claim("Observation 1 (near symmetry)", part="experiment", regime=learnable, setting=GUESSED)
+@observed("Observation 1 (near symmetry)")
 def near_symmetry_is_lost(study) -> Measurement:
     """For K >= 3 the near symmetry c_1'S v_1 = -c_1'S v_2 of K = 2 no longer holds."""
 
     def gap(K: int) -> float:
+        """|1 + c1'S v2 / c1'S v1|."""
         run = joint_of(study, K)
         own, other = (run.flow.score(run.final, "c", "v", same) for same in (True, False))
         return abs(1 + other / own)
 
-    return at_least(
-        bound=0.4,
-        measured=[gap(K) for K in (3, 4, 8)],
-        control=Control("K = 2", gap(2)),
-        note="|1 + c1'S v2 / c1'S v1|",
-    )
+    return at_least(bound=0.4, measured=[gap(3), gap(4), gap(8)], control=Control("K = 2", gap(2)))
 
 
 @paper.claim("ours: what the near symmetry becomes for K groups", regime=learnable)
@@ -345,56 +273,46 @@ def zero_sum(study) -> Measurement:
         runs = (joint_of(study, K) for K in SEVERAL)
         return [float(np.abs(run.final[sector]).max()) / study.config.omega**2 for run in runs]
 
-    return at_most(
-        bound=2.5,
-        measured=size("S_sum"),
-        control=Control("the difference sector", size("S_diff")),
-        note=f"over omega^2, K in {SEVERAL}",
-    )
+    other = Control("the difference sector", size("S_diff"))
+    return at_most(bound=2.5, measured=size("S_sum"), control=other)
 
 
 def half_times(study, kind: int = -1) -> np.ndarray:
     return np.array([joint_of(study, K).first(f"half {kind}") for K in SEVERAL])
 
 
-@paper.claim("Observation 1 (slower with K)", part="experiment", regime=learnable, setting=GUESSED)
+@observed("Observation 1 (slower with K)")
 def slower_with_more_groups(study) -> Measurement:
-    """Training takes longer with more groups."""
-    found = half_times(study)
-    return monotone(
-        measured=found,
-        control=Control("per group beyond the first", found / np.subtract(SEVERAL, 1)),
-        note="conflicting half times",
-    )
+    """Training takes longer with more groups: the conflicting half time rises."""
+    share = half_times(study) / np.subtract(SEVERAL, 1)
+    control = Control("per group beyond the first", share)
+    return claims.monotone(measured=half_times(study), control=control)
 
 
 @paper.claim("ours: the half time is affine in K", regime=learnable)
 def affine_in_groups(study) -> Measurement:
     """The conflicting half time grows linearly in K: the slope over K = 2 to 4 is that over 4
     to 8."""
-    found = half_times(study)
-    return slope(
-        x=SEVERAL[2:],
-        y=found[2:],
-        predicted=(found[2] - found[0]) / 2,
-        within=0.03,
-        control=Control("of the consistent samples", measured=half_times(study, 1)[2:]),
-    )
+    first, _, third, *_ = found = half_times(study)
+    easy = Control("of the consistent samples", measured=half_times(study, 1)[2:])
+    slope, x = (third - first) / 2, SEVERAL[2:]
+    return claims.slope(x=x, y=found[2:], predicted=slope, within=0.03, control=easy)
 
 
 @paper.claim("ours: the stages of joint training", regime=learnable)
 def stages_of_joint_training(study) -> Measurement:
     """The stages begin where the first gate shuts, where attention begins to do more than half of
-    the loss decrease, and where it ends; the conflicting loss halves inside the third."""
+    the loss decrease, and where it ends; the conflicting loss halves inside the third, for K = 2,
+    3, 4 and 8."""
     b, omega = float(study.config.bias), float(study.config.omega)
     run = algorithm.joint(TWO, omega, b, 3000.0, loss=0.01)
-    found, half, times = stages.find(run.trajectory), run.first("half -1"), run.trajectory["time"]
+    t, found = run.trajectory["time"].values, [s.time for s in stages.find(run.trajectory)[1:]]
 
     def watched(times: np.ndarray) -> np.ndarray:
         """The lowest gate, and the attention's share of -dL/dt less 1/2, written out."""
         states, rows = run.states(times), []
         for w, total, diff in zip(*(states[k] for k in ("w", "S_sum", "S_diff")), strict=True):
-            w, S = neurons_of(*w), both_heads(lifted(total, diff))
+            w, S = common.neurons_of(*w), common.both_heads(common.lifted(total, diff))
             dw, M = common.force(w, S, TWO.population, b)
             A, B = root(omega**4, S @ turned(S)), root(omega**4, turned(S) @ S)
             power = (M * (M @ B + A @ M)).sum()
@@ -402,20 +320,17 @@ def stages_of_joint_training(study) -> Measurement:
             rows.append([gate, power / (power + (dw**2).sum()) - 0.5])
         return np.array(rows).T
 
-    t = times.values
     gate, q = watched(t)
     peak = int(np.argmax(q))
     after = [int(np.argmax(gate < 0)), int(np.flatnonzero(q[:peak] < 0)[-1]) + 1]
     after.append(peak + int(np.argmax(q[peak:] < 0)))
     fine = np.array([np.linspace(t[i - 1], t[i], 6) for i in after])
     crossed = watched(fine.ravel()).reshape(2, 3, 6)[[0, 1, 1], range(3)]
-    edges = [
-        np.interp(0, x[::way], y[::way])
-        for x, y, way in zip(crossed, fine, (-1, 1, -1), strict=True)
-    ]
-
+    both = zip(crossed, fine, (-1, 1, -1), strict=True)
+    edges = [float(np.interp(0, x[::way], y[::way])) for x, y, way in both]
     switches = [s["time"] for s in stages.switches(run.trajectory)[1:]]
     jumps = any(abs(time - edge) < 0.02 * edge for time in switches for edge in edges[1:])
+    rtol = 0.02 if jumps else 1e-3  # the share jumps where a gate switches
 
     def holds(run: Solution, kind: int) -> bool:
         """Whether a loss halves where, by the rule, attention has its stage."""
@@ -423,17 +338,9 @@ def stages_of_joint_training(study) -> Measurement:
         return begins <= run.first(f"half {kind}") <= (*ends, np.inf)[0]
 
     runs = [run, *(joint_of(study, K) for K in (3, 4, 8))]
+    half = Control("the conflicting half time", measured=[run.first("half -1")] * 3)
+    easy = Control("of the consistent samples", any(holds(each, 1) for each in runs))
     return every(
-        begins=equal(
-            predicted=edges,
-            measured=[stage.time for stage in found[1:]],
-            rtol=0.02 if jumps else 1e-3,  # the share jumps where a gate switches
-            each=True,
-            control=Control("the conflicting half time", measured=[half] * 3),
-        ),
-        inside=fact(
-            measured=all(holds(each, -1) for each in runs),
-            control=Control("of the consistent samples", any(holds(each, 1) for each in runs)),
-            note="K = 2, 3, 4, 8",
-        ),
+        begins=equal(predicted=edges, measured=found, rtol=rtol, each=True, control=half),
+        inside=claims.fact(measured=all(holds(each, -1) for each in runs), control=easy),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from attnflow.models.two_head_reduced import symmetric_flow
 from attnflow.reduce import gram_descent
 from attnflow.studies.two_mixture import observables
 from attnflow.studies.two_mixture.claims import common
-from attnflow.studies.two_mixture.claims.common import turned
+from attnflow.studies.two_mixture.claims.common import TWO, turned
 from attnflow.studies.two_mixture.claims.gradients import root
 from attnflow.studies.two_mixture.paper import paper
 from attnflow.tasks.mixture import MixtureClassification
@@ -26,15 +27,13 @@ OMEGA, BIAS = 0.3, 0.5
 @paper.claim("ours: what a run observes")
 def observed(study) -> Measurement:
     """The ten numbers, the Gram and the weights of one state are observed alike, and as the model
-    written out has it: neurons, scores, self-scores, maps, losses, powers and gates."""
-    task = MixtureClassification(2, 3)
-    ten = symmetric_flow(task.orbits, OMEGA, BIAS)
+    written out has it: neurons, scores, self-scores, maps, losses, powers and gates, with as many
+    coordinates as values."""
+    ten, pop = symmetric_flow(TWO.orbits, OMEGA, BIAS), TWO.population
     state = ten.sample(np.random.default_rng(7), {})
-    theta = ten.lift(state)
-    w, S, pop = theta["w"], theta["S"], task.population
+    w, S = ten.lift(state).values()
     A, B = root(OMEGA**4, S @ turned(S)), root(OMEGA**4, turned(S) @ S)
-    G = np.concatenate([np.concatenate([A, S], -1), np.concatenate([turned(S), B], -1)], -2)
-    H = root(0.0, G)
+    H = root(0.0, np.concatenate([np.concatenate([A, S], 2), np.concatenate([turned(S), B], 2)], 1))
     weights = TwoHeadClassifier(w, H[..., :4], H[..., 4:], BIAS)
 
     def written(w: np.ndarray) -> dict[str, Any]:
@@ -55,40 +54,32 @@ def observed(study) -> Measurement:
             "gates": (heights + BIAS > 0).ravel(),
         }
 
-    def flat(values: dict[str, Any], gates: bool = True) -> np.ndarray:
+    def flat(values: dict[str, Any], shapes: dict[str, Any], gates: bool) -> np.ndarray:
         names = [name for name in written(w) if gates or name != "gates"]
-        return np.concatenate([np.ravel(values[name]) * 1.0 for name in names])
+        return np.concatenate([np.r_[np.ravel(values[k]) * 1.0, shapes[k]] for k in names])
 
     def seen(view: Any, at: Any, gates: bool) -> np.ndarray:
-        found = observables.of(view, gates=gates)
-        on = (np.asarray(view.gate_values(at)) > 0) * 1.0
-        call = (lambda f: f(at)) if gates else (lambda f: _called(f, at, on))
-        return flat({name: call(each.measure) for name, each in found.items()}, gates)
-
-    views = {
-        "ten": (observables.SymmetricView(ten), state, False),
-        "gram": (observables.GramView(pop, BIAS), gram_flow(pop, BIAS).project(weights), True),
-        "weights": (observables.WeightView(pop, BIAS), weights, False),
-    }
-    return every(
-        **{
-            name: equal(
-                predicted=flat(written(w), gates),
-                measured=seen(view, at, gates),
-                rtol=1e-10,
-                control=Control("the heads exchanged", flat(written(w[::-1]), gates)),
-            )
-            for name, (view, at, gates) in views.items()
+        found, on = observables.of(view, gates=gates), (np.asarray(view.gate_values(at)) > 0) * 1.0
+        two = {k: len(inspect.signature(each.measure).parameters) == 2 for k, each in found.items()}
+        values = {
+            k: each.measure(at, on) if two[k] else each.measure(at) for k, each in found.items()
         }
+        shapes = {k: [len(each.coords[d]) for d in each.dims] for k, each in found.items()}
+        return flat(values, shapes, gates)
+
+    def told(w: np.ndarray, gates: bool) -> np.ndarray:
+        return flat(written(w), {k: np.shape(x) for k, x in written(w).items()}, gates)
+
+    def alike(view: Any, at: Any, gates: bool) -> Measurement:
+        swap = Control("the heads exchanged", told(w[::-1], gates))
+        measured = seen(view, at, gates)
+        return equal(predicted=told(w, gates), measured=measured, rtol=1e-11, control=swap)
+
+    return every(
+        ten=alike(observables.SymmetricView(ten), state, False),
+        gram=alike(observables.GramView(pop, BIAS), gram_flow(pop, BIAS).project(weights), True),
+        weights=alike(observables.WeightView(pop, BIAS), weights, False),
     )
-
-
-def _called(function: Any, at: Any, on: np.ndarray) -> Any:
-    """Powers take the shares of the gates beside the state."""
-    try:
-        return function(at, on)
-    except TypeError:
-        return function(at)
 
 
 @paper.once
@@ -102,31 +93,22 @@ def joint(length: int) -> Solution:
 def energy(study) -> Measurement:
     r"""$-dL/dt = |\nabla_w L|^2 + |\nabla_{K,Q} L|^2$ along the joint flow, also while it slides,
     with the share of the sliding gate."""
-    run, h = joint(5), 0.01
+    run, h, powers = joint(5), 0.01, ("neuron_power", "attention_power")
     slid = run.sliding[0]
-    shut = [e.time for e in run.events if e.name in _names(run) and e.time < slid.begins]
-    middles = np.array([max(shut, default=0.5) / 2, (slid.begins + slid.ends) / 2])
+    middles = np.array([slid.begins / 4, (slid.begins + slid.ends) / 2])
     times = middles[:, None] + h * np.arange(-2, 3)
-    view = observables.SymmetricView(run.flow)
-    watch = {k: observables.of(view, gates=False)[k] for k in ("loss", *POWERS)}
+    seen = observables.of(observables.SymmetricView(run.flow), gates=False)
+    watch = {k: seen[k] for k in ("loss", *powers)}
     again = run.again(save=times.ravel(), observe=watch, marks=None, stops=None)
-    rows = again.trajectory
-    at = np.abs(rows["time"].values - times[..., None]).argmin(axis=-1)
-    L = rows["loss"].values[at]
-    fall = (L[:, 3] - L[:, 1]) * 8 - (L[:, 4] - L[:, 0])
-    power = {k: rows[k].values[at[:, 2]] for k in POWERS}
-    states = again.states(rows["time"].values[at[:, 2]])
-    on = [run.flow.powers({k: x[i] for k, x in states.items()}) for i in range(2)]
-    return equal(
-        predicted=sum(power.values()),
-        measured=-fall / (12 * h),
-        rtol=1e-7,
-        control=Control("no share of the sliding gate", [sum(pair) for pair in on]),
-        note=f"at t = {middles[0]:.3g}, and at {middles[1]:.3g} while a gate slides",
-    )
-
-
-POWERS = ("neuron_power", "attention_power")
+    t = again.trajectory["time"].values
+    at = np.abs(t - times[..., None]).argmin(axis=-1)
+    L = again.trajectory["loss"].values[at]
+    falls = ((L[:, 4] - L[:, 0]) - 8 * (L[:, 3] - L[:, 1])) / (12 * h)
+    power = sum(again.trajectory[k].values[at[:, 2]] for k in powers)
+    states = again.states(t[at[:, 2]])
+    on = [sum(run.flow.powers({k: x[i] for k, x in states.items()})) for i in range(2)]
+    whole = Control("no share of the sliding gate", on)
+    return equal(predicted=power, measured=falls, rtol=1e-7, control=whole)
 
 
 def rates(found: Solution, time: float, gate: str) -> tuple[float, float]:
@@ -134,12 +116,8 @@ def rates(found: Solution, time: float, gate: str) -> tuple[float, float]:
 
     The flow slides where the first is negative and the second positive.
     """
-    system = found.flow.flow.bind(found.start)
-    y, v, i = (
-        system.layout.flatten(found.at(time)),
-        np.empty(system.size),
-        _names(found).index(gate),
-    )
+    system, i = found.flow.flow.bind(found.start), names(found).index(gate)
+    y, v = system.layout.flatten(found.at(time)), np.empty(system.size)
     on, both = (system.guards(y) > 0) * 1.0, []
     for on[i] in (1.0, 0.0):
         system.rhs(y, v, on)
@@ -147,7 +125,7 @@ def rates(found: Solution, time: float, gate: str) -> tuple[float, float]:
     return both[0], both[1]
 
 
-def _names(found: Solution) -> list[str]:
+def names(found: Solution) -> list[str]:
     return list(gate_names(found.flow.population))
 
 
@@ -156,23 +134,14 @@ def sliding(study) -> Measurement:
     """With five tokens (K = 2, b = 1/2) the exact flow reaches a gate from which the fields of both
     sides lead back to it: it slides (Filippov). With three tokens it crosses."""
     five, three = joint(5), joint(3)
-    slid = five.sliding[0]
-    on, off = rates(five, slid.begins, slid.sliding[0])
-    last = [e for e in three.events if e.name in _names(three)][-1]
-    crossed = rates(three, last.time, last.name)
+    slid, last = five.sliding[0], [e for e in three.events if e.name in names(three)][-1]
+    on, off = rates(five, slid.begins, slid.sliding[0])  # on: the height falls; off: it rises
+    there = rates(three, last.time, last.name)
+    crosses = Control("the last gate of three tokens", there[0] < 0 < there[1])
+    other, share = Control("the share of off", on / (on - off)), slid.share[0][0]
     return every(
-        back=fact(
-            measured=on < 0 < off,  # on: the height falls; off: it rises
-            control=Control("the last gate of three tokens", crossed[0] < 0 < crossed[1]),
-            note=f"at t = {slid.begins:.4f} the gate moves at {on:.4g} while on and {off:.4g} "
-            f"while off; it slides to t = {slid.ends:.4f}",
-        ),
-        share=equal(
-            predicted=off / (off - on),
-            measured=slid.share[0][0],
-            rtol=1e-9,
-            control=Control("the share of off", on / (on - off)),
-        ),
+        back=fact(measured=on < 0 < off, control=crosses),
+        share=equal(predicted=off / (off - on), measured=share, rtol=1e-9, control=other),
     )
 
 
@@ -184,22 +153,15 @@ def descent_at_five(study) -> Measurement:
     hard = int(np.argmin(flow.population.agreement))
 
     def descent(rate: float, steps: int) -> Any:
+        """The states at times 0, 4, 8 ..."""
         rows = gram_descent(flow.gram, flow.gram.start, rate, steps, every=round(4 / rate)).rows
         return flow.of_gram(rows)
 
     big, small = descent(0.1, 1500), descent(0.002, 2000)
-    losses = flow.group_losses(big)[-1]
+    stuck, learnt = flow.group_losses(big)[-1, :2]
+    shut, still = (bool(flow.gate_values(run)[1, 0, hard] < 0) for run in (big, small))
+    others = Control("of the samples with d = -1", measured=learnt)
     return every(
-        stuck=equal(
-            predicted=np.log(2),
-            measured=losses[0],
-            rtol=1e-6,
-            control=Control("of the samples with d = -1", measured=losses[1]),
-            note="loss given d = -3 at t = 150",
-        ),
-        branch=fact(
-            measured=bool(flow.gate_values(big)[1, 0, hard] < 0),
-            control=Control("steps of .002", bool(flow.gate_values(small)[1, 0, hard] < 0)),
-            note="their gate is shut at t = 4",
-        ),
+        stuck=equal(predicted=np.log(2), measured=stuck, rtol=1e-9, control=others),
+        branch=fact(measured=shut, control=Control("steps of .002", still)),
     )

@@ -11,39 +11,21 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from attnflow.claims import (
-    Control,
-    Measurement,
-    at_least,
-    at_most,
-    corrected,
-    every,
-    order,
-    statistical,
-)
+from attnflow import claims
+from attnflow.claims import Control, Measurement, at_least, at_most, every, order, statistical
 from attnflow.models.two_head import HEADS, TwoHeadClassifier
 from attnflow.models.two_head_gram import gram_flow, head_scores
 from attnflow.reduce import gram_descent
 from attnflow.studies.two_mixture import theory
-from attnflow.studies.two_mixture.claims.common import (
-    CONFLICTING,
-    TWO,
-    condition_one,
-    neurons_of,
-    past_gates,
-    second_stages,
-    staged,
-)
+from attnflow.studies.two_mixture.claims import common
+from attnflow.studies.two_mixture.claims.common import TWO, neurons_of, staged
 from attnflow.studies.two_mixture.errata import BERNSTEIN
 from attnflow.studies.two_mixture.margin import largest_margin, signed_features
 from attnflow.studies.two_mixture.paper import paper
 
-DELTA = 0.1
-WIDTHS, STARTS, SCALES = (64, 256, 1024, 4096), 16, (0.1, 0.03, 0.01)
-RATE = 1.0
-"""Step of stage 2 in the batch: the finite and the infinite width take the same steps."""
+DELTA, WIDTHS, STARTS, SCALES = 0.1, (64, 256, 1024, 4096), 16, (0.1, 0.03, 0.01)
 
-small_and_past = past_gates & condition_one
+small_and_past = common.past_gates & common.condition_one
 
 
 def bound(m: Any, delta: float = DELTA, count: float = 8.0) -> Any:
@@ -66,18 +48,11 @@ def initial_concentration(study) -> Measurement:
         gap = np.abs(np.swapaxes(H, 1, 2) @ H - np.eye(8)).max(axis=(1, 2))
         return (gap > bound(shrunk * m)) * 1.0
 
-    return every(
-        **{
-            f"m{m}": statistical(
-                predicted=DELTA,
-                samples=beyond(m),
-                side="below",
-                z=2.0,
-                control=Control("1/m in place of 4/m", measured=beyond(m, shrunk=4)),
-            )
-            for m in (20, 100, 400)
-        }
-    )
+    def below(m: int) -> Measurement:
+        tight = Control("1/m in place of 4/m", measured=beyond(m, shrunk=4))
+        return statistical(predicted=DELTA, samples=beyond(m), side="below", z=2.0, control=tight)
+
+    return every(**{f"m{m}": below(m) for m in (20, 100, 400)})
 
 
 @paper.claim(
@@ -87,31 +62,24 @@ def variance_of_a_column(study) -> Measurement:
     r"""$W_K\mu, W_Q\nu \sim N(0, \omega^2 I/m)$ at initialisation."""
     m, omega = 50, 0.3
     starts = [TwoHeadClassifier.gaussian(2, m, omega, seed=seed) for seed in range(30)]
-    norms = np.array([[(th.WK**2).sum() / 8, (th.WQ**2).sum() / 8] for th in starts]).mean(axis=1)
-    return statistical(
-        predicted=omega**2,
-        samples=norms,
-        z=4.0,
-        control=Control("as extracted", omega**2 * m),
-        note="the mean squared norm of a column",
-    )
+    norms = [((th.WK**2).sum() + (th.WQ**2).sum()) / 16 for th in starts]
+    extracted = Control("as extracted", omega**2 * m)
+    return statistical(predicted=omega**2, samples=norms, z=4.0, control=extracted)
 
 
 @paper.once
-def deviations(bias: float, omega: float, t1: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def deviations(bias: float, omega: float, t1: float) -> tuple[np.ndarray, np.ndarray, float]:
     """Stage 2 by exact Gram descent: for each width the mean over starts of the first and of the
-    largest `|G - G_inf|`, and the largest margin of each start at its end.
+    largest `|G - G_inf|`, and the least of all margins at the end.
 
     It ends where the infinite width reaches `c1'S v1 = 1`.
     """
     gamma, a = (float(x) for x in theory.neurons(t1, bias))
-    rng = np.random.default_rng(5)
-    flow = gram_flow(CONFLICTING, bias, ("neurons",))
-    rest = {"w": neurons_of(gamma, a)}
+    rng, rest = np.random.default_rng(5), {"w": neurons_of(gamma, a)}
+    flow = gram_flow(common.CONFLICTING, bias, ("neurons",))
     starts = [flow.infinite_width(omega, rest)]
     for m in np.repeat(WIDTHS, STARTS).tolist():
-        # A Wishart matrix by its Bartlett factor: no m x 8 matrices.
-        factors = {head: _bartlett(rng, m) for head in HEADS}
+        factors = {head: bartlett(rng, m) for head in HEADS}
         grams = {head: omega**2 / m * L @ L.T for head, L in factors.items()}
         starts.append(flow.state(grams, rest))
 
@@ -119,19 +87,22 @@ def deviations(bias: float, omega: float, t1: float) -> tuple[np.ndarray, np.nda
         G = np.stack([state["gram"][head].upper for head in HEADS], axis=1)
         return np.abs(G - G[:1]).max(axis=(1, 2)), head_scores(state)
 
-    limit = int(4 * theory.attention_time(gamma, omega) / RATE) + 200
+    limit = int(4 * theory.attention_time(gamma, omega)) + 200
     stop = lambda state: head_scores(state)[0, 0, 0, 2] >= 1.0  # noqa: E731
-    gaps, S = gram_descent(flow, starts, RATE, limit, keep=kept, stop=stop).rows
-    w = neurons_of(gamma, a)
-    margins = [largest_margin(signed_features(TWO.population, w, s, bias)).lower for s in S[-1]]
-    first, most = (x[1:].reshape(len(WIDTHS), STARTS).mean(axis=1) for x in (gaps[0], gaps.max(0)))
-    return first, most, np.array(margins[1:]).reshape(len(WIDTHS), STARTS)
+    gaps, S = gram_descent(flow, starts, 1.0, limit, keep=kept, stop=stop).rows
+    first, most = (x[1:].reshape(-1, STARTS).mean(axis=1) for x in (gaps[0], gaps.max(axis=0)))
+    return first, most, min(margin_of(rest["w"], s, bias) for s in S[-1])
 
 
-def _bartlett(rng: np.random.Generator, m: int, p: int = 8) -> np.ndarray:
+def bartlett(rng: np.random.Generator, m: int, p: int = 8) -> np.ndarray:
+    """A factor of a Wishart matrix, so that no m x p matrix is needed."""
     L = np.tril(rng.standard_normal((p, p)), -1)
     L[np.diag_indices(p)] = np.sqrt(rng.chisquare(m - np.arange(p)))
     return L
+
+
+def margin_of(w: np.ndarray, S: np.ndarray, bias: float) -> float:
+    return largest_margin(signed_features(TWO.population, w, S, bias)).lower
 
 
 @paper.claim("App G (rate)", regime=small_and_past)
@@ -139,66 +110,42 @@ def finite_width_rate(study) -> Measurement:
     r"""The deviation of a finite width from the infinite one in stage 2 is
     $\mathrm{poly}(1/\omega)\,O(1/\sqrt m)$: it falls like $1/\sqrt m$."""
     c = study.config
-    return order(
-        "Theta",
-        x=WIDTHS,
-        y=deviations(c.bias, c.omega, c.t1)[1],
-        power=-0.5,
-        toward="infinity",
-        control=Control(
-            "the second term of Lemma G.1's bound",
-            measured=[bound(m) - np.sqrt(4 / m * np.log(8 / DELTA)) for m in WIDTHS],
-        ),
-    )
+    y, tail = deviations(c.bias, c.omega, c.t1)[1], [4 / m * np.log(8 / DELTA) for m in WIDTHS]
+    term = Control("the second term of Lemma G.1's bound", measured=tail)
+    return order("Theta", x=WIDTHS, y=y, power=-0.5, toward="infinity", control=term)
+
+
+def system_norms(study) -> list[tuple[float, float]]:
+    """For each scale the largest row sum of |A| in stage 2, and its integral.
+
+    Rows of A have those of M and M^T: S' = M B + A M, A' = M S^T + S M^T, B' = M^T S + S^T M.
+    """
+    found = []
+    for run in common.second_stages(study, SCALES):
+        rows, columns = (np.abs(run.M).sum(axis=axis).max(axis=-1) for axis in (-1, -2))
+        norms = np.max([rows + columns, 2 * rows, 2 * columns], axis=0)
+        found.append((float(norms.max()), float(np.trapezoid(norms, run.times))))
+    return found
 
 
 @paper.claim("App G (norm of A)", regime=staged)
 def norm_of_the_system(study) -> Measurement:
     r"""In stage 2 $\|A^{(t)}\|_\infty = O(1)$: it does not grow as $\omega$ falls."""
-    return order(
-        "O",
-        x=SCALES,
-        y=[norms.max() for _, norms in system_norms(study)],
-        power=0.0,
-        tol=0.05,
-        control=Control(
-            "over the size of the start",
-            measured=[
-                norms.max() / w**2
-                for w, (_, norms) in zip(SCALES, system_norms(study), strict=True)
-            ],
-        ),
-    )
-
-
-def system_norms(study) -> list[tuple[np.ndarray, np.ndarray]]:
-    """For each scale: times of stage 2, and the largest row sum of |A| there.
-
-    A row of A has those of M and M^T: S' = M B + A M, A' = M S^T + S M^T, B' = M^T S + S^T M.
-    """
-    found = []
-    for run in second_stages(study, SCALES):
-        rows, columns = np.abs(run.M).sum(axis=-1), np.abs(run.M).sum(axis=-2)
-        largest = np.max([rows.max(-1) + columns.max(-1), 2 * rows.max(-1), 2 * columns.max(-1)], 0)
-        found.append((run.times, largest))
-    return found
+    most, integrals = zip(*system_norms(study), strict=True)
+    whole = Control("its integral over stage 2", measured=integrals)
+    return order("O", x=SCALES, y=most, power=0.0, tol=0.05, control=whole)
 
 
 @paper.claim("App G (bound)", regime=staged)
 def amplification(study) -> Measurement:
     r"""The perturbation of the start is amplified by at most $\mathrm{poly}(1/\omega)$: by no more
-    than $e^{\int\|A\|\,dt}$ over stage 2."""
+    than $e^{\int\|A\|\,dt}$ over stage 2 (logarithms, the largest over m)."""
     c = study.config
-    grown = [np.trapezoid(norms, times) for times, norms in system_norms(study)]
     found = [deviations(c.bias, w, c.t1) for w in SCALES]
-    return at_most(
-        bound=grown,
-        measured=[np.log((most / first).max()) for first, most, _ in found],
-        control=Control(
-            "a stage 2 of unit length", predicted=[n.max() for _, n in system_norms(study)]
-        ),
-        note="logarithms, largest over m",
-    )
+    grown = [np.log((most / first).max()) for first, most, _ in found]
+    unit, integrals = zip(*system_norms(study), strict=True)
+    short = Control("a stage 2 of unit length", predicted=unit)
+    return at_most(bound=integrals, measured=grown, control=short)
 
 
 @paper.claim(
@@ -207,15 +154,11 @@ def amplification(study) -> Measurement:
 def uniform_in_omega(study) -> Measurement:
     r"""The factor $\mathrm{poly}(1/\omega)$ of Appendix G is not needed: the initial deviation
     $\omega^2/\sqrt m$ is amplified by $1/\omega^2$, so that at T2 it does not grow as $\omega$
-    falls."""
+    falls (.01 against .1, for each m)."""
     c = study.config
     first, most = zip(*(deviations(c.bias, w, c.t1)[:2] for w in SCALES), strict=True)
-    return at_most(
-        bound=1.5,
-        measured=most[-1] / most[0],
-        control=Control("the amplification itself", most[-1] / first[-1] * first[0] / most[0]),
-        note="omega = .01 against .1, for each m",
-    )
+    factor = Control("the amplification itself", most[-1] / first[-1] * first[0] / most[0])
+    return at_most(bound=1.3, measured=most[-1] / most[0], control=factor)
 
 
 @paper.claim("Thm 4.1 (1/eps at most poly m)", part="hypothesis", regime=staged)
@@ -223,22 +166,14 @@ def any_epsilon(study) -> Measurement:
     r"""For $1/\epsilon \leq O(\mathrm{poly}(m))$ stage 3 reaches a loss of $\epsilon$: at finite
     widths the attention features at T2 are separable, so that it reaches every $\epsilon$."""
     c = study.config
-    margins = deviations(c.bias, c.omega, c.t1)[2]
-    flat = signed_features(
-        TWO.population,
-        neurons_of(*(float(x) for x in theory.neurons(c.t1, c.bias))),
-        np.zeros((2, 4, 4)),
-        c.bias,
-    )
-    return at_least(
-        bound=0.1,
-        measured=margins.min(),
-        control=Control("at T1", largest_margin(flat).lower),
-        note=f"least margin of {STARTS} starts, m in {WIDTHS}",
-    )
+    w = neurons_of(*(float(x) for x in theory.neurons(c.t1, c.bias)))
+    before = Control("at T1", margin_of(w, np.zeros((2, 4, 4)), c.bias))
+    return at_least(bound=0.1, measured=deviations(c.bias, c.omega, c.t1)[2], control=before)
 
 
 # --- Appendix H.
+
+GRID = [x.ravel() for x in np.meshgrid(*[np.geomspace(1e-2, 1e2, 25)] * 3)]
 
 
 @paper.claim("Lemma H.1")
@@ -252,25 +187,24 @@ def bernstein(study) -> Measurement:
         for n in (1, 2, 5, 20, 100):
             t = np.arange(0, n) + 0.5
             tail = stats.binom.logsf(np.floor((t + n) / 2), n, 0.5)
-            found.append((tail + second * t**2 / (n + t / 3)).max())
-        return float(max(found))
+            found.append(float((tail + second * t**2 / (n + t / 3)).max()))
+        return max(found)
 
-    return at_most(
-        bound=0.0, measured=excess(1 / 2), control=Control("t^2 in place of t^2/2", excess(1.0))
-    )
+    whole = Control("t^2 in place of t^2/2", excess(1.0))
+    return at_most(bound=0.0, measured=excess(1 / 2), control=whole)
 
 
 @paper.claim("Lemma H.1", part="proof-step")
 def middle_form(study) -> Measurement:
     r"""The bound is at most $\exp(-\min\{t^2/(2V), t/(2M)\})$."""
-    V, M, t = (x.ravel() for x in np.meshgrid(*[np.geomspace(1e-2, 1e2, 25)] * 3))
+    V, M, t = GRID
 
     def excess(factor: float) -> float:
         # Compared as exponents: the exponentials underflow together.
         first = -(t**2 / 2) / (V + M * t / 3)
         return float((first + np.minimum(t**2 / (factor * V), t / (2 * M))).max())
 
-    return corrected(
+    return claims.corrected(
         printed=at_most(bound=0.0, measured=excess(2.0), note="V = M = t = 1: .687 against .607"),
         right=at_most(bound=0.0, measured=excess(4.0)),
         text=r"\exp(-(t^2/2)/(V + Mt/3)) \leq \exp(-\min\{t^2/(2V), t/(2M)\})",
@@ -283,16 +217,15 @@ def middle_form(study) -> Measurement:
 def final_form(study) -> Measurement:
     r"""With probability at least $1 - \delta$, $Z \leq \sqrt{2V\log(1/\delta)} + 2M\log(1/\delta)$:
     it follows from the first form in spite of the middle one."""
-    V, M, ell = (x.ravel() for x in np.meshgrid(*[np.geomspace(1e-2, 1e2, 25)] * 3))
+    V, M, ell = GRID
 
     def lacking(second: float) -> float:
         """log 1/delta less the exponent of the first form at this t."""
         t = np.sqrt(2 * V * ell) + second * M * ell
         return float((ell - (t**2 / 2) / (V + M * t / 3)).max())
 
-    return at_most(
-        bound=0.0, measured=lacking(2.0), slack=1e-9, control=Control("M/2 for 2M", lacking(0.5))
-    )
+    half = Control("M/2 for 2M", lacking(0.5))
+    return at_most(bound=0.0, measured=lacking(2.0), slack=1e-9, control=half)
 
 
 @paper.claim("Lemma H.2")
@@ -312,9 +245,8 @@ def gaussian_vectors(study) -> Measurement:
                 rows.append([norm - delta, inner - delta])
         return np.max(rows, axis=0)
 
-    return at_most(
-        bound=0.0, measured=excess(), control=Control("1/m in place of 4/m", excess(shrunk=4))
-    )
+    tight = Control("1/m in place of 4/m", excess(shrunk=4))
+    return at_most(bound=0.0, measured=excess(), control=tight)
 
 
 @paper.claim("Lemma H.2", part="constant")
@@ -322,14 +254,9 @@ def expectations(study) -> Measurement:
     r"""$\mathbb E|w_1|^2 = 1$ and $\mathbb E\,w_1^\top w_2 = 0$."""
     H = np.random.default_rng(3).standard_normal((2, 400, 50)) / np.sqrt(50)
     norm, product = (H[0] ** 2).sum(axis=1), (H[0] * H[1]).sum(axis=1)
+    both = Control("of w1 + w2", measured=((H[0] + H[1]) ** 2).sum(axis=1))
+    own = Control("of w1 with w1", measured=norm)
     return every(
-        norm=statistical(
-            predicted=1.0,
-            samples=norm,
-            z=4.0,
-            control=Control("of w1 + w2", measured=((H[0] + H[1]) ** 2).sum(axis=1)),
-        ),
-        product=statistical(
-            predicted=0.0, samples=product, z=4.0, control=Control("of w1 with w1", measured=norm)
-        ),
+        norm=statistical(predicted=1.0, samples=norm, z=4.0, control=both),
+        product=statistical(predicted=0.0, samples=product, z=4.0, control=own),
     )
