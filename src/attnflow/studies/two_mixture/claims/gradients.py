@@ -35,13 +35,14 @@ class Point:
     @functools.cached_property
     def gradients(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Minus the gradients of w, WK, WQ, from the loss alone by complex steps."""
-        th = (self.theta.w, self.theta.WK, self.theta.WQ)
-
-        def value(w: Any, WK: Any, WQ: Any) -> Any:
-            return common.loss(w, turned(WK) @ WQ, self.population, self.theta.bias)
+        th = [self.theta.w, self.theta.WK, self.theta.WQ]
 
         def along(i: int) -> np.ndarray:
-            return -derivative(lambda x: value(*th[:i], x, *th[i + 1 :]), th[i])
+            def value(x: Any) -> Any:
+                w, WK, WQ = (*th[:i], x, *th[i + 1 :])
+                return common.loss(w, turned(WK) @ WQ, self.population, self.theta.bias)
+
+            return -derivative(value, th[i])
 
         return along(0), along(1), along(2)
 
@@ -195,7 +196,7 @@ def number_of_variables(study) -> Measurement:
 def flow_of_the_weights(study) -> Measurement:
     """The velocity of all weights is minus the gradient of the loss."""
 
-    def flat(*parts: np.ndarray) -> np.ndarray:
+    def flat(*parts: Any) -> np.ndarray:
         return np.concatenate([np.ravel(x) for x in parts])
 
     def moved(at: Point, gates: Any = None) -> np.ndarray:
@@ -250,7 +251,7 @@ def departs_at_first_order(study) -> Measurement:
     $e' = J e - \frac12 J v$, $v$ the velocity of the weights and $J$ its derivative."""
     start, flow = open_start(), gram_flow(TWO.population, OPEN)
 
-    def field(th: Any) -> list[np.ndarray]:
+    def field(th: Any) -> list[Any]:
         dw, M = common.force(th[0], turned(th[1]) @ th[2], TWO.population, OPEN)
         return [dw, th[2] @ turned(M), th[1] @ M]
 
@@ -260,8 +261,8 @@ def departs_at_first_order(study) -> Measurement:
         v = field(th)
         ahead = field([x + 1j * h * (y - z / 2) for x, y, z in zip(th, e, v, strict=True)])
         moved = {f"t{i}": v[i] for i in range(3)} | {f"e{i}": ahead[i].imag / h for i in range(3)}
-        for k in out or ():
-            out[k][:] = moved[k]
+        for k, x in (out or {}).items():
+            x[:] = moved[k]
         return out or moved
 
     first = {f"t{i}": x for i, x in enumerate((start.w, start.WK, start.WQ))}
@@ -416,7 +417,5 @@ def ten_variables(study) -> Measurement:
         ]
         return max(float(np.abs(np.subtract(x, y)).max() / np.abs(x).max()) for x, y in compared)
 
-    broken = Control(
-        "one score moved by a millionth", [gaps(*pair, 1e-6) for pair in sorted(pairs)]
-    )
+    broken = Control("one score moved by a millionth", [gaps(K, L, 1e-6) for K, L in sorted(pairs)])
     return at_most(bound=1e-11, measured=[gaps(*pair) for pair in sorted(pairs)], control=broken)

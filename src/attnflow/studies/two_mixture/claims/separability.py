@@ -133,7 +133,8 @@ def margin_of_symmetric_states(study) -> Measurement:
     def full(pair: tuple[int, int]) -> list[float]:
         task = MixtureClassification(*pair)
         theta = symmetric_flow(task.orbits, 0.3, 0.5).lift(state)
-        features = (signed_features(task.population, *theta.values(), 0.5, g) for g in gates)
+        w, S, pop = theta["w"], theta["S"], task.population
+        features = (signed_features(pop, w, S, 0.5, g) for g in gates)
         return [largest_margin(Z).value for Z in features]
 
     def few(pair: tuple[int, int], columns: int = 3) -> list[float]:

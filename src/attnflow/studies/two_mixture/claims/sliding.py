@@ -64,7 +64,7 @@ def observed(study) -> Measurement:
         values = {
             k: each.measure(at, on) if two[k] else each.measure(at) for k, each in found.items()
         }
-        shapes = {k: [len(each.coords[d]) for d in each.dims] for k, each in found.items()}
+        shapes = {k: [len(each.coords[d]) for d in each.dims or ()] for k, each in found.items()}
         return flat(values, shapes, gates)
 
     def told(w: np.ndarray, gates: bool) -> np.ndarray:
