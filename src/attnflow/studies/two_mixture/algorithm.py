@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from attnflow._errors import InputError
+from attnflow.claims import once
 from attnflow.flows.driver import integrate
 from attnflow.flows.layout import Params
 from attnflow.flows.phases import Phase
@@ -62,18 +63,21 @@ def joint(
     loss: float | None = None,
     rtol: float = 1e-8,
 ) -> Solution:
-    """All weights by gradient flow, with the marks of `halves`.
+    """All weights by gradient flow, with the marks of `halves` and what `stages.find` reads.
 
     With `loss` the solve stops where the population loss has fallen to it.
     """
     flow = symmetric_flow(task.orbits, omega, bias)
+    powers = shared(flow.powers)
     return integrate(
         flow,
         flow.start,
         until,
         observe={
+            "loss": flow.loss_of,
             "group_loss": flow.group_losses,
-            "powers": lambda state, on: np.array(flow.powers(state, on)),
+            "neuron_power": lambda state, on: powers(state, on)[0],
+            "attention_power": lambda state, on: powers(state, on)[1],
         },
         marks=halves(flow.group_losses, task.orbits),
         stops=None if loss is None else {"loss": Mark(flow.loss_of, loss, -1)},
@@ -82,7 +86,7 @@ def joint(
     )
 
 
-@functools.lru_cache(maxsize=64)
+@once
 def learning(groups: int, omega: float, bias: float) -> Solution:
     """The joint flow of K groups (L = 3) until its loss is .05."""
     return joint(MixtureClassification(groups, 3), omega, bias, 1500.0 * groups, loss=0.05)
@@ -169,7 +173,7 @@ class ThreeStages:
         return self.solution.at(self.t2)
 
 
-@functools.lru_cache(maxsize=64)
+@once
 def three_stages(
     task: MixtureClassification,
     omega: float,

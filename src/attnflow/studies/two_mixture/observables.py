@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol, final
 
-import jax.numpy as jnp
 import numpy as np
 
 from attnflow.flows.layout import Params
 from attnflow.flows.probes import Observable, shared
 from attnflow.models import two_head
-from attnflow.models.two_head import HEADS, TwoHeadClassifier, gate_names, tables
+from attnflow.models.two_head import HEADS, TwoHeadClassifier, gate_names, namespace, tables
 from attnflow.models.two_head_gram import head_scores
 from attnflow.models.two_head_reduced import SymmetricFlow
 from attnflow.tasks.mixture import MixturePopulation
@@ -83,11 +82,11 @@ class SymmetricView:
 
     def self_scores(self, state: Params) -> tuple[Any, Any]:
         K, parts = self.flow.groups, self.flow.self_scores(state)
-        flip = np.repeat([1.0, -1.0], K)
+        xp, flip = namespace(state["w"]), np.repeat([1.0, -1.0], K)
 
         def full(total: Any, diff: Any) -> Any:
-            plus = jnp.kron(diff, jnp.eye(K)) + jnp.kron((total - diff) / K, jnp.ones((K, K)))
-            return jnp.stack([plus, flip[:, None] * plus * flip[None, :]])
+            plus = xp.kron(diff, np.eye(K)) + xp.kron((total - diff) / K, np.ones((K, K)))
+            return xp.stack([plus, flip[:, None] * plus * flip[None, :]])
 
         return full(parts["A_sum"], parts["A_diff"]), full(parts["B_sum"], parts["B_diff"])
 
@@ -138,7 +137,8 @@ class GramView(_Full):
         return head_scores(state)
 
     def self_scores(self, state: Params) -> tuple[Any, Any]:
-        blocks = [jnp.stack([state["gram"][h][b, b] for h in HEADS]) for b in ("K", "Q")]
+        xp = namespace(state["rest"]["w"])
+        blocks = [xp.stack([state["gram"][h][b, b] for h in HEADS]) for b in ("K", "Q")]
         return blocks[0], blocks[1]
 
 

@@ -9,6 +9,7 @@ from importlib import import_module
 from attnflow.claims import Claim, claims_in
 
 SECTIONS = (
+    "setting",  # Sections 2 to 4
     "gradients",  # Appendix B
     "symmetry",  # Appendix C
     "stage_one",  # 5.1, Appendix D

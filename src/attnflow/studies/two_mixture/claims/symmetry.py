@@ -3,75 +3,75 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from attnflow.claims import Measurement, at_most, claim, every, exponent, statistical
-from attnflow.models.two_head import HEADS
+from attnflow.claims import Control, Measurement, at_most, every, order, statistical
+from attnflow.models.two_head import HEADS, TwoHeadClassifier
 from attnflow.models.two_head_gram import gram_flow, infinite_width_start
 from attnflow.reduce import gram_descent
-from attnflow.studies.two_mixture.claims.common import (
-    MIRROR,
-    SAMPLES,
-    STUDY,
-    TWO,
-    forward,
-    said,
-    turned,
-    two_mixtures,
-)
+from attnflow.studies.two_mixture.claims.common import MIRROR, SAMPLES, TWO, forward, two_mixtures
+from attnflow.studies.two_mixture.claims.gradients import gram
+from attnflow.studies.two_mixture.paper import paper
 
-SEEDS = 120
+SEEDS = list(range(60))
 """Random starts over which the initial Gram is averaged."""
 
 STEPS, LR, EVERY = 240, 0.5, 30
 SWAP = [1, 0, 3, 2]
 """Groups exchanged."""
 
-LIMIT = 1e-12
-"""What rounding may have broken of an exact symmetry after all steps."""
-
-FLIP = np.array([1.0, 1.0, -1.0, -1.0])
-
 
 # --- Lemma C.1.
 
 
-@functools.lru_cache(maxsize=32)
-def _starts(omega: float, dim: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """S, A, B of Algorithm 1's start over `SEEDS` seeds, plus head, K = 2, over omega^2."""
-    rng = np.random.default_rng(dim)
-    WK, WQ = omega / np.sqrt(dim) * rng.standard_normal((2, SEEDS, dim, 4))
-    return tuple(x / omega**2 for x in (turned(WK) @ WQ, turned(WK) @ WK, turned(WQ) @ WQ))  # type: ignore[return-value]
+@paper.once
+def start_grams(omega: float, dim: int) -> np.ndarray:
+    """G[seed, head] of [WK, WQ] at Algorithm 1's start, K = 2, over omega^2."""
+    starts = (TwoHeadClassifier.gaussian(2, dim, omega, seed=seed) for seed in SEEDS)
+    return np.stack([gram(th) for th in starts]) / omega**2
 
 
-@claim("Lemma C.1 (expectation)", study=STUDY)
+@paper.claim("Lemma C.1 (expectation)")
 def expected_start(study) -> Measurement:
-    """At the start E nu^T WK^T WQ mu = 0 and E nu^T WK^T WK mu = E nu^T WQ^T WQ mu = omega^2
-    1(nu = mu).
-    """
-    S, A, B = _starts(float(study.config.omega), 16)
-    seeds = list(range(SEEDS))
+    r"""At the start $\mathbb E\,\nu^\top W_K^\top W_Q\mu = 0$ and
+    $\mathbb E\,\nu^\top W_K^\top W_K\mu = \mathbb E\,\nu^\top W_Q^\top W_Q\mu =
+    \omega^2\,1(\nu = \mu)$: the Gram of the infinite width (in units of $\omega^2$)."""
+    omega, dim = float(study.config.omega), 16
+    limit = infinite_width_start(2, omega)["gram"]["plus"].matrix / omega**2
+    one, keys = np.eye(8, dtype=bool), np.arange(8) < 4
+    own = {"key": one & keys, "query": one & ~keys}
+    others = {"score": np.outer(keys, ~keys), "other": np.outer(keys, keys) & ~one}
+
+    def mean(inside: np.ndarray) -> np.ndarray:
+        return start_grams(omega, dim)[:, :, inside].mean(axis=(1, 2))
+
+    def against(inside: np.ndarray, control: Control) -> Measurement:
+        predicted, samples = limit[inside].mean(), mean(inside)
+        return statistical(predicted=predicted, samples=samples, seeds=SEEDS, control=control)
+
+    plain = Control("entries of variance omega^2", measured=mean(own["key"]) * dim)
+    itself = Control("a signal with itself", measured=mean(own["query"]))
     return every(
-        score=statistical(0.0, S[:, 0, 2], control=0.2, seeds=seeds),
-        key=statistical(1.0, A[:, 0, 0], control=1.3, seeds=seeds),
-        query=statistical(1.0, B[:, 2, 2], control=1.3, seeds=seeds),
-        other=statistical(0.0, A[:, 0, 1], control=0.2, seeds=seeds, note="in units of omega^2"),
+        **{name: against(inside, plain) for name, inside in own.items()},
+        **{name: against(inside, itself) for name, inside in others.items()},
     )
 
 
-@claim("Lemma C.1 (law of large numbers)", expected="consistent", study=STUDY)
+@paper.claim("Lemma C.1 (law of large numbers)")
 def start_converges(study) -> Measurement:
-    """The Gram of the start tends to its expectation as m grows, at the rate 1/sqrt m."""
-    dims = (16, 64, 256)
-    off = []
-    for m in dims:
-        S, A, B = _starts(float(study.config.omega), m)
-        off.append(np.sqrt(np.mean([S**2, (A - np.eye(4)) ** 2, (B - np.eye(4)) ** 2])))
-    return exponent(
-        dims, off, -0.5, tol=0.05, control=-1.0, note="root mean square deviation over omega^2"
-    )
+    r"""The Gram of the start tends to its expectation as m grows, at the rate $1/\sqrt m$."""
+
+    def off(m: int, scale: float = 1.0) -> float:
+        """Root mean square deviation over omega^2."""
+        G = scale * start_grams(float(study.config.omega), m)
+        return float(np.sqrt(np.mean((G - np.eye(8)) ** 2)))
+
+    plain = Control("entries of variance omega^2", measured=lambda m: off(m, scale=m))
+    how = {"power": -0.5, "tol": 0.05, "toward": "infinity"}
+    return order("Theta", over=(16, 64, 256), y=off, **how, control=plain)  # type: ignore[arg-type]
 
 
 # --- Joint training, from the Gram of infinite width.
@@ -85,18 +85,22 @@ class Trained:
     G: np.ndarray
     bias: float
 
+    def __getitem__(self, name: str) -> np.ndarray:
+        """w, or a block S, A, B of the Gram over its largest entry."""
+        if name == "w":
+            return self.w
+        at = {"S": np.s_[:4, 4:], "A": np.s_[:4, :4], "B": np.s_[4:, 4:]}[name]
+        return self.G[:, :, *at] / np.abs(self.G[:, :, *at]).max()
+
     @functools.cached_property
-    def outputs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def outputs(self) -> dict[str, np.ndarray]:
         """p[time, head, sample, key, query], H[time, head, sample], f[time, sample]."""
-        pairs = [
-            forward(w, S, TWO.population, self.bias)
-            for w, S in zip(self.w, self.G[:, :, :4, 4:], strict=True)
-        ]
-        p, H, f = (np.stack(x) for x in zip(*pairs, strict=True))
-        return p, H, f
+        pairs = zip(self.w, self.G[:, :, :4, 4:], strict=True)
+        found = zip(*(forward(w, S, TWO.population, self.bias) for w, S in pairs), strict=True)
+        return {name: np.stack(x) for name, x in zip("pHf", found, strict=True)}
 
 
-@functools.lru_cache(maxsize=16)
+@paper.once
 def trained(bias: float, omega: float, broken: str = "") -> Trained:
     """Gradient descent on all weights; `broken` starts with one group's or head's neuron moved."""
     w = np.zeros((2, 4))
@@ -110,134 +114,100 @@ def trained(bias: float, omega: float, broken: str = "") -> Trained:
     return Trained(rows["rest"]["w"], grams, bias)
 
 
-def _both(study, broken: str) -> tuple[Trained, Trained]:
-    c = study.config
-    return tuple(trained(float(c.bias), float(c.omega), b) for b in ("", broken))  # type: ignore[return-value]
-
-
-def _block(state: Trained, which: str) -> np.ndarray:
-    keys, queries = slice(0, 4), slice(4, 8)
-    rows, columns = {"S": (keys, queries), "A": (keys, keys), "B": (queries, queries)}[which]
-    return state.G[:, :, rows, columns]
-
-
-def _kept(study, gap, broken: str) -> Measurement:
-    straight, bent = _both(study, broken)
-    return at_most(
-        gap(straight),
-        LIMIT,
-        control=gap(bent),
-        note=f"over {STEPS} steps of joint descent, lr {LR:g}; control: a start that is"
-        f" not symmetric between {broken}s",
-    )
+def kept(study, broken: str, gap: Callable[[Trained], np.ndarray]) -> Measurement:
+    """What training keeps; the control starts where it does not hold."""
+    b, omega = float(study.config.bias), float(study.config.omega)
+    off = lambda start: np.abs(gap(trained(b, omega, start))).max()  # noqa: E731
+    bent = Control(f"a start that is not symmetric between {broken}s", off(broken))
+    return at_most(bound=1e-13, measured=off(""), control=bent)
 
 
 # --- Symmetry between groups: Lemma C.2, Cor. C.3.
 
 
-def _group_gap(which: str):
-    def gap(state: Trained) -> float:
-        if which == "w":
-            return float(np.abs(state.w - state.w[:, :, SWAP]).max())
-        X = _block(state, which)
-        return float(np.abs(X - X[:, :, SWAP][:, :, :, SWAP]).max() / np.abs(X).max())
-
-    return gap
+def by_group(study, name: str) -> Measurement:
+    swap = np.s_[:, :, SWAP] if name == "w" else np.s_[:, :, np.c_[SWAP], SWAP]
+    return kept(study, "group", lambda run: run[name] - run[name][swap])
 
 
-@claim("Lemma C.2 (eq 3)", **said(two_mixtures))
+@paper.claim("Lemma C.2 (eq 3)", regime=two_mixtures)
 def groups_share_neurons(study) -> Measurement:
-    """w^T mu_1 = w^T mu_2 for signals of one type, at all times and in both heads."""
-    return _kept(study, _group_gap("w"), "group")
+    r"""$w^\top\mu_1 = w^\top\mu_2$ for signals of one type, at all times and in both heads."""
+    return by_group(study, "w")
 
 
-@claim("Lemma C.2 (eq 4)", **said(two_mixtures))
+@paper.claim("Lemma C.2 (eq 4)", regime=two_mixtures)
 def groups_share_scores(study) -> Measurement:
     """Exchanging the groups leaves the scores as they are."""
-    return _kept(study, _group_gap("S"), "group")
+    return by_group(study, "S")
 
 
-@claim("Lemma C.2 (eq 5)", **said(two_mixtures))
+@paper.claim("Lemma C.2 (eq 5)", regime=two_mixtures)
 def groups_share_key_scores(study) -> Measurement:
     """Exchanging the groups leaves the key self-scores as they are."""
-    return _kept(study, _group_gap("A"), "group")
+    return by_group(study, "A")
 
 
-@claim("Lemma C.2 (eq 6)", **said(two_mixtures))
+@paper.claim("Lemma C.2 (eq 6)", regime=two_mixtures)
 def groups_share_query_scores(study) -> Measurement:
     """Exchanging the groups leaves the query self-scores as they are."""
-    return _kept(study, _group_gap("B"), "group")
+    return by_group(study, "B")
 
 
-OTHER_GROUP = [4, 5, 6, 7, 0, 1, 2, 3]
-"""X_{2,s,s'} beside X_{1,s,s'} in the order of the population."""
-
-
-def _output_gap(order: list[int], heads: list[int], sign: float, which: int):
-    def gap(state: Trained) -> float:
-        found = state.outputs[which]
-        if which == 2:
-            return float(np.abs(found - sign * found[:, order]).max())
-        return float(np.abs(found - found[:, heads][:, :, order]).max())
-
-    return gap
-
-
-@claim("Cor C.3 (p, H, f)", **said(two_mixtures))
+@paper.claim("Cor C.3 (p, H, f)", regime=two_mixtures)
 def groups_share_outputs(study) -> Measurement:
-    """p, H of both heads and f agree on X_{1,s,s'} and X_{2,s,s'}."""
-    return every(
-        **{
-            name: _kept(study, _output_gap(OTHER_GROUP, [0, 1], 1.0, i), "group")
-            for i, name in enumerate("pHf")
-        }
-    )
+    r"""$p$, $H$ of both heads and $f$ agree on $X_{1,s,s'}$ and $X_{2,s,s'}$."""
+    other = np.r_[4:8, 0:4]  # X_{2,s,s'} beside X_{1,s,s'} in the order of the samples
+    swap = {"p": np.s_[:, :, other], "H": np.s_[:, :, other], "f": np.s_[:, other]}
+
+    def share(name: str) -> Measurement:
+        return kept(study, "group", lambda run: run.outputs[name] - run.outputs[name][swap[name]])
+
+    return every(p=share("p"), H=share("H"), f=share("f"))
 
 
 # --- Symmetry between heads: Lemma C.4, Cor. C.5.
 
 
-def _head_gap(which: str):
-    def gap(state: Trained) -> float:
-        if which == "w":
-            return float(np.abs(state.w[:, 0] - FLIP * state.w[:, 1]).max())
-        X = _block(state, which)
-        return float(np.abs(X[:, 0] - MIRROR * X[:, 1]).max() / np.abs(X).max())
-
-    return gap
+def by_head(study, name: str) -> Measurement:
+    signs = np.array([1.0, 1.0, -1.0, -1.0]) if name == "w" else MIRROR
+    return kept(study, "head", lambda run: run[name][:, 0] - signs * run[name][:, 1])
 
 
-@claim("Lemma C.4 (eq 7)", **said(two_mixtures))
+@paper.claim("Lemma C.4 (eq 7)", regime=two_mixtures)
 def heads_mirror_neurons(study) -> Measurement:
-    """w_+^T mu = +-w_-^T mu with the minus sign for classification signals."""
-    return _kept(study, _head_gap("w"), "head")
+    r"""$w_+^\top\mu = \pm w_-^\top\mu$ with the minus sign for classification signals."""
+    return by_head(study, "w")
 
 
-@claim("Lemma C.4 (eq 8)", **said(two_mixtures))
+@paper.claim("Lemma C.4 (eq 8)", regime=two_mixtures)
 def heads_mirror_scores(study) -> Measurement:
     """The scores of the heads differ by the sign of each classification signal."""
-    return _kept(study, _head_gap("S"), "head")
+    return by_head(study, "S")
 
 
-@claim("Lemma C.4 (eq 9)", **said(two_mixtures))
+@paper.claim("Lemma C.4 (eq 9)", regime=two_mixtures)
 def heads_mirror_key_scores(study) -> Measurement:
     """The key self-scores of the heads differ by the sign of each classification signal."""
-    return _kept(study, _head_gap("A"), "head")
+    return by_head(study, "A")
 
 
-@claim("Lemma C.4 (eq 10)", **said(two_mixtures))
+@paper.claim("Lemma C.4 (eq 10)", regime=two_mixtures)
 def heads_mirror_query_scores(study) -> Measurement:
     """The query self-scores of the heads differ by the sign of each classification signal."""
-    return _kept(study, _head_gap("B"), "head")
+    return by_head(study, "B")
 
 
-@claim("Cor C.5 (p, H, f)", **said(two_mixtures))
+@paper.claim("Cor C.5 (p, H, f)", regime=two_mixtures)
 def heads_mirror_outputs(study) -> Measurement:
-    """p^+(X_{k,s,s'}) = p^-(X_{k,-s,-s'}), likewise H, and f changes its sign."""
-    flipped = [SAMPLES.index(s.translate(str.maketrans("+-", "-+"))) for s in SAMPLES]
-    return every(
-        **{
-            name: _kept(study, _output_gap(flipped, [1, 0], -1.0, i), "head")
-            for i, name in enumerate("pHf")
-        }
-    )
+    r"""$p^{(+)}(X_{k,s,s'}) = p^{(-)}(X_{k,-s,-s'})$, likewise $H$, and $f$ changes its sign."""
+    flip = [SAMPLES.index(s.translate(str.maketrans("+-", "-+"))) for s in SAMPLES]
+
+    def mirror(name: str) -> Measurement:
+        def gap(run: Trained) -> np.ndarray:
+            found = run.outputs[name]
+            return found + found[:, flip] if name == "f" else found[:, 0] - found[:, 1][:, flip]
+
+        return kept(study, "head", gap)
+
+    return every(p=mirror("p"), H=mirror("H"), f=mirror("f"))
