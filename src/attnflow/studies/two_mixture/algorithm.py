@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from attnflow._errors import InputError
+from attnflow.claims import once
 from attnflow.flows.driver import integrate
 from attnflow.flows.layout import Params
 from attnflow.flows.phases import Phase
@@ -169,7 +170,7 @@ class ThreeStages:
         return self.solution.at(self.t2)
 
 
-@functools.lru_cache(maxsize=64)
+@once
 def three_stages(
     task: MixtureClassification,
     omega: float,
