@@ -55,7 +55,7 @@ def small(study, pairs: Pairs) -> Measurement:
         x=lambda r: r.omega,
         y=lambda r: largest(r, pairs),
         power=1,
-        tol=0.05,
+        tol=0.2,
         control=Control(
             "the group key between the heads",
             measured=lambda r: gap(r, (PM, 1, 0, PLUS), (PM, 1, 0, MINUS)),
@@ -198,7 +198,8 @@ def scores_of_group_query(study) -> Measurement:
 
 @paper.claim("Section 5.2 (classification keys)", regime=staged)
 def keys_near_symmetry(study) -> Measurement:
-    r"""$v_1^\top S\mu \approx -v_2^\top S\mu$ for $\mu = v_1, v_2, c_1$ up to a power of $\omega$."""
+    r"""$v_1^\top S\mu \approx -v_2^\top S\mu$ for $\mu = v_1, v_2, c_1$ up to a power of
+    $\omega$."""
     return order(
         "O",
         over=second_stages(study),

@@ -323,8 +323,8 @@ def sum_of_key_gradients(study) -> Measurement:
 
 @paper.claim("App E.6 (cancellation)", part="proof-step", regime=past_gates)
 def sums_cancel(study) -> Measurement:
-    r"""Under uniform attention the rates of $W_Q(v_1 + v_2)$, $W_K(v_1 + v_2)$, $W_Q(c_1 + c_2)$ and
-    $W_K(c_1 + c_2)$ vanish."""
+    r"""Under uniform attention the rates of $W_Q(v_1 + v_2)$, $W_K(v_1 + v_2)$, $W_Q(c_1 + c_2)$
+    and $W_K(c_1 + c_2)$ vanish."""
     sums = np.array([[1.0, 1, 0, 0], [0, 0, 1, 1]])
 
     def moved(M: np.ndarray) -> float:
@@ -342,31 +342,55 @@ def sums_cancel(study) -> Measurement:
 GARBLED = "terms of the display are garbled; put together by the pattern of those that are clear"
 
 
-def expansion(
-    label: str, block: str, entry: tuple[int, int], text: str, value: Value, torn=""
-) -> Claim:
-    def update(study) -> Measurement:
-        return weighted(value, lambda x: float(x.rates(x.M)[block][entry]), text)
+EXPANSIONS: dict[str, tuple[str, int, int, Value, str]] = {
+    "App E.7.1 (c1 v1)": (
+        "A", C1, V1,
+        lambda x: by_key(x, x.S[C1], *ON_PLUS, *ON_MINUS) + by_key(x, x.S[V1], *ON_GROUP),
+        "",
+    ),
+    "App E.7.1 (v1 v1)": ("A", V1, V1, lambda x: 2 * by_key(x, x.S[V1], *ON_PLUS, *ON_MINUS), ""),
+    "App E.7.2 (c1 v1)": (
+        "B", C1, V1,
+        lambda x: by_query(x, x.S[:, C1], *ON_PLUS, *ON_MINUS) + by_query(x, x.S[:, V1], *ON_GROUP),
+        GARBLED,
+    ),
+    "App E.7.2 (c1 c1)": ("B", C1, C1, lambda x: 2 * by_query(x, x.S[:, C1], *ON_GROUP), GARBLED),
+    "App E.7.3 (c1 c1)": (
+        "S", C1, C1,
+        lambda x: by_key(x, x.B[C1], *ON_GROUP) + by_query(x, x.A[C1], *ON_GROUP),
+        GARBLED,
+    ),
+    "App E.7.3 (v1 v1)": (
+        "S", V1, V1,
+        lambda x: by_key(x, x.B[V1], *ON_PLUS, *ON_MINUS)
+        + by_query(x, x.A[V1], *ON_PLUS, *ON_MINUS),
+        "",
+    ),
+    "App E.7.3 (v1 c1)": (
+        "S", V1, C1,
+        lambda x: by_key(x, x.B[C1], *ON_PLUS, *ON_MINUS) + by_query(x, x.A[V1], *ON_GROUP),
+        GARBLED,
+    ),
+}  # fmt: skip
+"""The displays of each update, added: block, entry, their sum, and what is torn."""
 
+
+def expansion(label: str) -> Claim:
+    block, row, column, value, torn = EXPANSIONS[label]
     names = ["c_1", "c_2", "v_1", "v_2"]
-    update.__doc__ = (
-        rf"$\frac{{d}}{{dt}} {names[entry[0]]}^\top {block} {names[entry[1]]}$ is a quarter of the sum"
-        " of its displays."
-    )
+    rate = rf"$\frac{{d}}{{dt}} {names[row]}^\top {block} {names[column]}$"
+
+    def update(study) -> Measurement:
+        text = rf"the displays of {rate}, each as $g(\ldots)$"
+        return weighted(value, lambda x: float(x.rates(x.M)[block][row, column]), text)
+
+    update.__doc__ = f"{rate} is a quarter of the sum of its displays."
     return paper.claim(label, part="constant", regime=past_gates, torn=torn)(update)
 
 
-key_score_c1_v1 = expansion(
-    "App E.7.1 (c1 v1)", "A", (C1, V1),
-    r"$E[\cdot X^\top v_1|X_{k,+,-}] + E[\cdot X^\top v_1|X_{k,-,+}] + E[\cdot X^\top c_1|X_{k,s,-s}]$,"
-    r" each as $g(\ldots)$",
-    lambda x: by_key(x, x.S[C1], *ON_PLUS, *ON_MINUS) + by_key(x, x.S[V1], *ON_GROUP),
-)  # fmt: skip
-key_score_v1_v1 = expansion(
-    "App E.7.1 (v1 v1)", "A", (V1, V1),
-    r"$2 E[\cdot X^\top v_1|X_{k,s,-s}] = 2 g(\ldots)$",
-    lambda x: 2 * by_key(x, x.S[V1], *ON_PLUS, *ON_MINUS),
-)  # fmt: skip
+keys_c1_v1, keys_v1_v1, queries_c1_v1, queries_c1_c1, c1_c1, v1_v1, v1_c1 = map(
+    expansion, EXPANSIONS
+)
 
 
 @paper.claim("App E.7.1 (rearranged)", part="proof-step", regime=past_gates)
@@ -391,8 +415,8 @@ def regrouped(rows: Callable[[Point], tuple[np.ndarray, ...]]) -> Measurement:
     "App E.7.1 (left side)",
     part="proof-step",
     regime=past_gates,
-    reading=r"the second display under $v_1^\top A v_1$ has $c_1^\top W_K^\top$ on its left, $v_1^\top"
-    r" W_K^\top$ on its right; the latter is read",
+    reading=r"the second display under $v_1^\top A v_1$ has $c_1^\top W_K^\top$ on its left, "
+    r"$v_1^\top W_K^\top$ on its right; the latter is read",
 )
 def key_score_left_side(study) -> Measurement:
     r"""The second display under $\frac{d}{dt} v_1^\top A v_1$ expands $v_1^\top W_K^\top q$."""
@@ -402,37 +426,6 @@ def key_score_left_side(study) -> Measurement:
         measured=lambda x: rearranged(x, x.S[V1], False),
         control=Control("c_1, as extracted", lambda x: by_key(x, x.S[C1], *ON_MINUS)),
     )
-
-
-query_score_c1_v1 = expansion(
-    "App E.7.2 (c1 v1)", "B", (C1, V1),
-    r"$E[c_1^\top W_Q^\top K\cdot x_l^\top v_1] + E[v_1^\top W_Q^\top K\cdot x_l^\top c_1]$ as $g(\ldots)$",
-    lambda x: by_query(x, x.S[:, C1], *ON_PLUS, *ON_MINUS) + by_query(x, x.S[:, V1], *ON_GROUP),
-    torn=GARBLED,
-)  # fmt: skip
-query_score_c1_c1 = expansion(
-    "App E.7.2 (c1 c1)", "B", (C1, C1),
-    r"$2 E[c_1^\top W_Q^\top K\cdot x_l^\top c_1] = 2 g(\ldots)$",
-    lambda x: 2 * by_query(x, x.S[:, C1], *ON_GROUP),
-    torn=GARBLED,
-)  # fmt: skip
-score_c1_c1 = expansion(
-    "App E.7.3 (c1 c1)", "S", (C1, C1),
-    r"$E[c_1^\top W_Q^\top q\cdot X^\top c_1] + E[c_1^\top W_K^\top K\cdot x_l^\top c_1]$ as $g(\ldots)$",
-    lambda x: by_key(x, x.B[C1], *ON_GROUP) + by_query(x, x.A[C1], *ON_GROUP),
-    torn=GARBLED,
-)  # fmt: skip
-score_v1_v1 = expansion(
-    "App E.7.3 (v1 v1)", "S", (V1, V1),
-    r"$E[v_1^\top W_Q^\top q\cdot X^\top v_1] + E[v_1^\top W_K^\top K\cdot x_l^\top v_1]$ as $g(\ldots)$",
-    lambda x: by_key(x, x.B[V1], *ON_PLUS, *ON_MINUS) + by_query(x, x.A[V1], *ON_PLUS, *ON_MINUS),
-)  # fmt: skip
-score_v1_c1 = expansion(
-    "App E.7.3 (v1 c1)", "S", (V1, C1),
-    r"$E[c_1^\top W_Q^\top q\cdot X^\top v_1] + E[v_1^\top W_K^\top K\cdot x_l^\top c_1]$ as $g(\ldots)$",
-    lambda x: by_key(x, x.B[C1], *ON_PLUS, *ON_MINUS) + by_query(x, x.A[V1], *ON_GROUP),
-    torn=GARBLED,
-)  # fmt: skip
 
 
 @paper.claim("App E.7.3 (rearranged)", part="proof-step", regime=past_gates)

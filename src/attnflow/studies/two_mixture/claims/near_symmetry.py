@@ -101,7 +101,8 @@ def asymmetry_start(study) -> Measurement:
 
 @paper.claim("Lemma E.4 (eq 15)", part="proof-step", regime=staged)
 def asymmetry_rate(study) -> Measurement:
-    r"""$|\dot\Delta| \le O(\Delta\,\Delta p)$, $\Delta p$ the largest change of attention from $1/3$."""
+    r"""$|\dot\Delta| \le O(\Delta\,\Delta p)$, $\Delta p$ the largest change of attention from
+    $1/3$."""
 
     def constant(r: StageTwo, rate: np.ndarray) -> float:
         moved = np.abs(r.attention - 1 / 3).max(axis=(1, 2, 3, 4))
@@ -121,9 +122,9 @@ def asymmetry_rate(study) -> Measurement:
 
 @paper.claim("Lemma E.4 (uniform attention)", part="proof-step", regime=staged)
 def rate_at_uniform_attention(study) -> Measurement:
-    r"""With $p = 1/3$ $\frac{d}{dt} c_1^\top S v_1 = \frac{1}{12} g\cdot 2\cdot\frac{2}{3} w_+^\top c_1
-    (v_1^\top B v_1 - v_1^\top B v_2 + c_1^\top A c_1 - c_1^\top A c_2)$, and
-    $\frac{d}{dt} c_1^\top S (v_1 + v_2)$ vanishes."""
+    r"""With $p = 1/3$ $\frac{d}{dt} c_1^\top S v_1 = \frac{1}{12} g\cdot 2\cdot\frac{2}{3} w_+^\top
+    c_1 (v_1^\top B v_1 - v_1^\top B v_2 + c_1^\top A c_1 - c_1^\top A c_2)$, and $\frac{d}{dt}
+    c_1^\top S (v_1 + v_2)$ vanishes."""
     r, M = second_stage(study), at_t1(study)[2]
     g = 1 / (1 + np.exp(forward(r.w, both_heads(r.S), CONFLICTING, r.bias)[2][:, 0]))
     rate = (M @ r.B + r.A @ M)[:, C1] * (g / g[0])[:, None]  # all conflicting samples share g
@@ -176,10 +177,10 @@ def leading_near_symmetry(study) -> Measurement:
 
 @paper.claim("Section 5.2 (three variables at T1)", part="proof-step", regime=staged)
 def three_variables_at_start(study) -> Measurement:
-    r"""At $T_1$ the rate of $c_1^\top S v_1$ depends on $v_1^\top B v_k$ and $c_1^\top A c_k$ alone, those
-    of $c_1^\top A c_1$ and $v_1^\top B v_1$ on $c_1^\top S v_k$ alone: $M = \frac{\gamma}{18}$ times
-    $D$ in the block of key $c$ and query $v$, $-D/2$ in that of key $v$ and query $c$, 0 elsewhere,
-    $D = [[1,-1],[-1,1]]$."""
+    r"""At $T_1$ the rate of $c_1^\top S v_1$ depends on $v_1^\top B v_k$ and $c_1^\top A c_k$
+    alone, those of $c_1^\top A c_1$ and $v_1^\top B v_1$ on $c_1^\top S v_k$ alone: $M =
+    \frac{\gamma}{18}$ times $D$ in the block of key $c$ and query $v$, $-D/2$ in that of key $v$
+    and query $c$, 0 elsewhere, $D = [[1,-1],[-1,1]]$."""
     gamma, _, M = at_t1(study)
     blocks, turned = np.array([[0, 1], [-0.5, 0]]), np.array([[0, -0.5], [1, 0]])
     D = np.array([[1, -1], [-1, 1]])

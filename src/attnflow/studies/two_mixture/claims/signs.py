@@ -13,7 +13,6 @@ from attnflow.studies.two_mixture.claims.common import (
     CONFLICTING,
     TWO,
     V1,
-    V2,
     StageTwo,
     both_heads,
     forward,
@@ -76,8 +75,8 @@ line_1, line_2, line_3, line_4, line_5, line_6, line_7, line_8, line_9 = map(sig
 @paper.claim(
     "Lemma E.5 (lines 10 and 11)",
     regime=staged,
-    reading=r"both lines repeat $v_1^\top A c_1 \ge 0$, $v_1^\top A c_2 \le 0$, which with line 8 leaves"
-    r" only 0; $A$ with $v_1, v_2$ is the pair that is missing",
+    reading=r"both lines repeat $v_1^\top A c_1 \ge 0$, $v_1^\top A c_2 \le 0$, which with line 8 "
+    r"leaves only 0; $A$ with $v_1, v_2$ is the pair that is missing",
 )
 def last_lines(study) -> Measurement:
     r"""On $[T_1, T_2]$ $v_1^\top A v_1 \ge 0$ and $v_1^\top A v_2 \le 0$."""
@@ -91,16 +90,16 @@ def last_lines(study) -> Measurement:
 
 @paper.claim("Lemma E.5 (values at T1)", part="proof-step", regime=staged)
 def values_at_start(study) -> Measurement:
-    r"""At $T_1$ all scores and all products of different keys or queries are 0, the squared norms of
-    keys and queries $\omega^2$; the signs hold there all the same."""
+    r"""At $T_1$ all scores and all products of different keys or queries are 0, the squared norms
+    of keys and queries $\omega^2$; the signs hold there all the same."""
     start = infinite_width_start(2, study.config.omega)["gram"]
     G = np.stack([start[head].matrix for head in HEADS])
     return corrected(
         printed=equal(predicted=np.zeros_like(G), measured=G, atol=1e-15),
         right=equal(predicted=np.stack([study.config.omega**2 * np.eye(8)] * 2), measured=G),
         text=r"at $t = T_1$ all the variables are zero",
-        correct=r"all but $v_1^\top B v_1$, $c_1^\top B c_1$, $c_1^\top A c_1$ and $v_1^\top A v_1$, which"
-        r" are $\omega^2$ (Lemma C.1)",
+        correct=r"all but $v_1^\top B v_1$, $c_1^\top B c_1$, $c_1^\top A c_1$ and $v_1^\top A v_1$,"
+        r" which are $\omega^2$ (Lemma C.1)",
         erratum=DIAGONAL,
     )
 

@@ -71,8 +71,8 @@ ALL = TWO.population
 
 @condition
 def stop_of_order_one(config: Config) -> Regime:
-    words = f"stage 2 ends at a score of {config.score_stop:.3g} (0.2 to 4)"
-    return Regime(0.2 <= config.score_stop <= 4, words)
+    words = f"stage 2 ends at a score of {config.score_stop:.3g} (0.2 to 3)"
+    return Regime(0.2 <= config.score_stop <= 3, words)
 
 
 @condition
@@ -148,9 +148,9 @@ def symmetric_at_the_end(study) -> Measurement:
         return float(max(np.ptp(w[:, :2]), np.ptp(w[:, 2:])))
 
     return at_most(
-        bound=1e-10,
+        bound=1e-6,
         measured=spread(trained(study)),
-        control=Control("one neuron starts at 1e-6", spread(trained(study, 1e-6))),
+        control=Control("one neuron starts at 1e-3", spread(trained(study, 1e-3))),
         note="40 numbers, solved stage by stage from w = 0 and S = 0",
     )
 
@@ -162,10 +162,10 @@ def reduced_is_full(study) -> Measurement:
     full = trained(study)
 
     def numbers(found: ThreeStages) -> list[float]:
-        assert found.t2 is not None and found.duration is not None
+        assert found.t2 is not None
         fall = found.times[EPSILONS[-1]]
         end = found.solution.at(found.t2 + fall)["w"]
-        return [found.duration, fall, *found.at_t1["w"], *end]
+        return [found.t2 - found.t1, fall, *found.at_t1["w"], *end]
 
     return equal(
         predicted=numbers(three(study)),
@@ -181,8 +181,8 @@ def reduced_is_full(study) -> Measurement:
 
 @paper.claim("App F (witness)", regime=converging)
 def witness(study) -> Measurement:
-    r"""After stage 2 the neurons $w_\pm = c_1 + c_2 \pm (v_1 + v_2)$ have $y f$ bounded away from 0 on
-    all samples."""
+    r"""After stage 2 the neurons $w_\pm = c_1 + c_2 \pm (v_1 + v_2)$ have $y f$ bounded away from 0
+    on all samples."""
 
     def least(S: np.ndarray) -> float:
         return float((ALL.label * forward(neurons_of(1, 1), S, ALL, study.config.bias)[2]).min())
@@ -212,7 +212,7 @@ DISPLAYS = {
         (-1, "c1 -v1 +v2", "c1"),
     ],
 }
-"""The brackets of F.1 and F.2: sign, sample, and the key whose attention from all queries counts."""
+"""The brackets of F.1 and F.2: sign, sample, the key whose attention from all queries counts."""
 
 AT_ONCE = [SAMPLES.index(name) for name in ("c1 +v1 +v2", "c1 +v1 -v2", "c1 -v1 -v2")]
 """X_{1,+,+} and X_{1,+,-}, which g_+ and g_- are of, and X_{1,-,-}, whose gate may be shut."""
@@ -237,8 +237,8 @@ def display(p: np.ndarray, key: str, g_plus: float, g_minus: float, gate: float)
 
 @paper.claim("Lemma F.1 (expansion)", part="proof-step", regime=converging)
 def expansion_along_v(study) -> Measurement:
-    r"""In stage 3 $\frac{d}{dt} w_+^\top v_1$ is $\frac18 g_+$ and $\frac18 g_-$ times the attention that
-    $\pm v_1$ has in the samples, with the gates of $X_{k,-,-}$."""
+    r"""In stage 3 $\frac{d}{dt} w_+^\top v_1$ is $\frac18 g_+$ and $\frac18 g_-$ times the
+    attention that $\pm v_1$ has in the samples, with the gates of $X_{k,-,-}$."""
     return expansion(study, "v1", V1)
 
 
@@ -249,28 +249,33 @@ def expansion_along_v(study) -> Measurement:
     torn="the display repeats its first line; put together from its left side as in F.1",
 )
 def expansion_along_c(study) -> Measurement:
-    r"""In stage 3 $\frac{d}{dt} w_+^\top c_1$ is $\frac18 g_+$ and $\frac18 g_-$ times the attention that
-    $c_1$ has in the samples of one label less that of the other, with the gate of $X_{1,-,-}$."""
+    r"""In stage 3 $\frac{d}{dt} w_+^\top c_1$ is $\frac18 g_+$ and $\frac18 g_-$ times the
+    attention that $c_1$ has in the samples of one label less that of the other, with the gate of
+    $X_{1,-,-}$."""
     return expansion(study, "c1", C1)
 
 
 def expansion(study, key: str, at: int) -> Measurement:
-    found, bias = trained(study), study.config.bias
+    found, bias = three(study), study.config.bias
+    w, S = arrays(found)
 
     def written(w: np.ndarray, gate: float | None = None) -> float:
-        p, H, f = forward(w, found.S, ALL, bias)
+        p, H, f = forward(w, S, ALL, bias)
         g = 1 / (1 + np.exp(ALL.label * f))
         one, other, easy = AT_ONCE
         on = float(H[0, easy] + bias > 0) if gate is None else gate
         return display(p[0], key, g[one], g[other], on)
 
     return identity(
-        over=list(found.w),  # with the gates of T2 and with those of T3
+        over=[
+            w[0],
+            neurons_of(3, 1),
+        ],  # two gates of the plus head are shut at T2, all are on there
         predicted=written,
-        measured=lambda w: -derivative(lambda x: loss(x, found.S, ALL, bias), w)[0, at],
-        rtol=1e-9,
+        measured=lambda w: -derivative(lambda x: loss(x, S, ALL, bias), w)[0, at],
+        rtol=1e-11,
         control=Control("all gates on", lambda w: written(w, 1.0)),
-        note="the gradient of the loss at T2 and at T3",
+        note="the gradient of the loss at T2, and at neurons with all gates on",
     )
 
 
@@ -281,8 +286,9 @@ def coefficient(r: StageTwo, key: str, sign: int, gate: float = 0.0) -> float:
 
 @paper.claim("Lemma F.1", regime=staged)
 def rate_along_v(study) -> Measurement:
-    r"""In stage 3 $\frac{d}{dt} w_+^\top v_k = \Theta(g_+) + \tilde O(\omega g_-)$: the coefficient of $g_+$
-    is bounded on both sides with the gates shut and open, that of $g_-$ vanishes with $\omega$."""
+    r"""In stage 3 $\frac{d}{dt} w_+^\top v_k = \Theta(g_+) + \tilde O(\omega g_-)$: the coefficient
+    of $g_+$ is bounded on both sides with the gates shut and open, that of $g_-$ vanishes with
+    $\omega$."""
     rest = Control("the coefficient of g_-", measured=lambda r: coefficient(r, "v1", -1))
     along_c = Control("along c_1", measured=lambda r: coefficient(r, "c1", -1))
     return every(
@@ -294,8 +300,9 @@ def rate_along_v(study) -> Measurement:
 
 @paper.claim("Lemma F.2", regime=staged)
 def rate_along_c(study) -> Measurement:
-    r"""In stage 3 $\frac{d}{dt} w_+^\top c_k \ge \Omega(g_-) + \tilde O(\omega g_+)$: the coefficient of $g_-$
-    is bounded below, and what $g_+$ takes away once the gates are open vanishes with $\omega$."""
+    r"""In stage 3 $\frac{d}{dt} w_+^\top c_k \ge \Omega(g_-) + \tilde O(\omega g_+)$: the
+    coefficient of $g_-$ is bounded below, and what $g_+$ takes away once the gates are open
+    vanishes with $\omega$."""
     taken = Control("the coefficient of g_+", measured=lambda r: coefficient(r, "c1", 1, 1.0))
     shut = Control("while they are shut", measured=lambda r: coefficient(r, "c1", 1))
     return every(
@@ -305,7 +312,7 @@ def rate_along_c(study) -> Measurement:
 
 
 def ordered(study, kind, power: float, y, control: Control) -> Measurement:
-    x, tol = (lambda r: r.omega), 0.02 if power == 0 else 0.1
+    x, tol = (lambda r: r.omega), 0.02 if power == 0 else 0.2
     return order(kind, over=second_stages(study), x=x, y=y, power=power, tol=tol, control=control)
 
 
@@ -376,8 +383,9 @@ def chain_rule(sample: str, formula: Formula, other: Formula | None = None) -> M
     reading=r"in the line of $w_-^\top v_1$ the key of the query $v_1$ is read $v_1$, not $v_2$",
 )
 def consistent_output(study) -> Measurement:
-    r"""In stage 3 $\frac{d}{dt} f(X_{1,+,+})$ is the sum of $\frac{d}{dt} w_\pm^\top x$ times the attention
-    that $x = v_1, v_2, c_1$ has in the two heads, the minus head's with a minus sign and its gate."""
+    r"""In stage 3 $\frac{d}{dt} f(X_{1,+,+})$ is the sum of $\frac{d}{dt} w_\pm^\top x$ times the
+    attention that $x = v_1, v_2, c_1$ has in the two heads, the minus head's with a minus sign and
+    its gate."""
     name, at = "c1 +v1 +v2", {"v1": V1, "v2": V2, "c1": C1}
 
     def right(dw, p, gate) -> float:
@@ -393,9 +401,9 @@ def consistent_output(study) -> Measurement:
 
 @paper.claim("Thm F.3 (conflicting output)", part="proof-step", regime=converging)
 def conflicting_output(study) -> Measurement:
-    r"""In stage 3 $\frac{d}{dt} f(X_{1,+,-})$ has $-\frac{d}{dt} w_-^\top v_1$ and $+\frac{d}{dt} w_-^\top v_2$
-    times the attention of $v_1$ and $-v_2$ in the minus head. (In a symmetric state the two nearly
-    cancel, so that the conclusion stands.)"""
+    r"""In stage 3 $\frac{d}{dt} f(X_{1,+,-})$ has $-\frac{d}{dt} w_-^\top v_1$ and $+\frac{d}{dt}
+    w_-^\top v_2$ times the attention of $v_1$ and $-v_2$ in the minus head. (In a symmetric state
+    the two nearly cancel, so that the conclusion stands.)"""
     name = "c1 +v1 -v2"
 
     def display_with(minus: float):
@@ -410,16 +418,16 @@ def conflicting_output(study) -> Measurement:
     return corrected(
         printed=chain_rule(name, display_with(1.0)),
         right=chain_rule(name, display_with(-1.0)),
-        text=r"$+\frac{d}{dt} w_-^\top v_1\,\dot\sigma_-(\ldots) - \frac{d}{dt} w_-^\top v_2\,\dot\sigma_-(\ldots)$",
-        correct=r"$-\frac{d}{dt} w_-^\top v_1\,\dot\sigma_-(\ldots) + \frac{d}{dt} w_-^\top v_2\,\dot\sigma_-(\ldots)$",
+        text=r"$+\frac{d}{dt} w_-^\top v_1 (\ldots) - \frac{d}{dt} w_-^\top v_2 (\ldots)$",
+        correct=r"$-\frac{d}{dt} w_-^\top v_1 (\ldots) + \frac{d}{dt} w_-^\top v_2 (\ldots)$",
         erratum=MINUS_HEAD,
     )
 
 
 @paper.claim("Thm F.3", part="proof-step", regime=converging)
 def loss_falls_at_its_square(study) -> Measurement:
-    r"""In stage 3 $\frac{d}{dt} E[\ell] = -\Omega(g_+^2 + g_-^2)$, with a constant that the whole stage
-    has."""
+    r"""In stage 3 $\frac{d}{dt} E[\ell] = -\Omega(g_+^2 + g_-^2)$, with a constant that the whole
+    stage has."""
     found, bias = three(study), study.config.bias
     w, S = arrays(found)
 
@@ -436,7 +444,7 @@ def loss_falls_at_its_square(study) -> Measurement:
             "the conflicting samples under uniform attention",
             ratio(w[0], np.zeros((2, 4, 4)), CONFLICTING),
         ),
-        note=f"the ratio lies in [{min(some):.4f}, {max(some):.4f}]; a quarter of the squared margin",
+        note=f"from {min(some):.4f} to {max(some):.4f}, against a quarter of the squared margin",
     )
 
 
@@ -454,10 +462,10 @@ def nearest(S: np.ndarray) -> tuple[float, np.ndarray]:
     return float(np.sqrt(square)), point / square
 
 
-@paper.claim("ours: stage 3 lasts 1/(epsilon margin^2)", part="constant", regime=converging)
+@paper.claim("ours: stage 3 lasts 1/(epsilon margin^2)", part="constant", regime=converging & sharp)
 def margin_sets_the_time(study) -> Measurement:
-    r"""$\epsilon (T_3 - T_2) \to 1/\gamma^2$ with $\gamma$ the largest margin of the attention features at
-    $T_2$, all gates on: the constant of Theorem F.3."""
+    r"""$\epsilon (T_3 - T_2) \to 1/\gamma^2$ with $\gamma$ the largest margin of the attention
+    features at $T_2$, all gates on: the constant of Theorem F.3."""
     runs = [three(study), three(study, elsewhere=True)]
     sizes = [margin.margin(r.flow, r.at_t2).value for r in runs]
     actual = [margin.margin(r.flow, r.at_t2, "actual").value for r in runs]
@@ -504,10 +512,10 @@ def loss_reaches_epsilon(study) -> Measurement:
     )
 
 
-@paper.claim("Thm 4.1 (alignment with v at T3)", regime=converging)
+@paper.claim("Thm 4.1 (alignment with v at T3)", regime=converging & sharp)
 def aligned_with_v(study) -> Measurement:
-    r"""At $T_3$ $w_+^\top v_k$ and $w_-^\top(-v_k)$ are positive and $\tilde\Theta(1)$: they grow with
-    $\log 1/\epsilon$ as the direction of the largest margin says."""
+    r"""At $T_3$ $w_+^\top v_k$ and $w_-^\top(-v_k)$ are positive and $\tilde\Theta(1)$: they grow
+    with $\log 1/\epsilon$ as the direction of the largest margin says."""
     w = trained(study).w[1][:, V1:]
     return every(
         sign=sign(
@@ -519,10 +527,10 @@ def aligned_with_v(study) -> Measurement:
     )
 
 
-@paper.claim("Thm 4.1 (alignment with c at T3)", regime=converging)
+@paper.claim("Thm 4.1 (alignment with c at T3)", regime=converging & sharp)
 def aligned_with_c(study) -> Measurement:
-    r"""At $T_3$ $w_\pm^\top c_k$ are positive and $\tilde\Theta(1)$: they grow with $\log 1/\epsilon$ as the
-    direction of the largest margin says."""
+    r"""At $T_3$ $w_\pm^\top c_k$ are positive and $\tilde\Theta(1)$: they grow with $\log
+    1/\epsilon$ as the direction of the largest margin says."""
     bias = study.config.bias
     early, _ = theory.neurons(theory.gate_time(bias), bias)
     return every(
@@ -550,8 +558,8 @@ def grows(study, at: int, other: int) -> Measurement:
 
 @paper.claim("ours: gates shut in stage 1 open again in stage 3", regime=converging & sharp)
 def gates_open_again(study) -> Measurement:
-    r"""The gates that Cor. D.6 finds shut from $T_{0.5}$ to $T_1$ open in stage 3, and at the end all
-    are on: the corollary does not extend. Without stage 2 they would stay shut."""
+    r"""The gates that Cor. D.6 finds shut from $T_{0.5}$ to $T_1$ open in stage 3, and at the end
+    all are on: the corollary does not extend. Without stage 2 they would stay shut."""
     found, bias = three(study), study.config.bias
     t2 = found.t2 or np.inf
     again = [e.time - t2 for e in found.switches if e.direction > 0 and e.time > t2]

@@ -69,8 +69,8 @@ def at_t1(study) -> tuple[float, float, np.ndarray]:
 
 @paper.claim("Section 5.2 (rate at T1)", part="proof-step", regime=staged)
 def displayed_rate(study) -> Measurement:
-    r"""At $T_1$ $\frac{d}{dt} c_1^\top S v_1 = \frac{1}{6} g\,(v_1^\top B v_1 + c_1^\top A c_1)\cdot
-    \frac{2}{3} w_+^\top c_1$ with $g = 1/2$: an eighth of the display."""
+    r"""At $T_1$ $\frac{d}{dt} c_1^\top S v_1 = \frac{1}{6} g\,(v_1^\top B v_1 + c_1^\top A
+    c_1)\cdot \frac{2}{3} w_+^\top c_1$ with $g = 1/2$: an eighth of the display."""
     gamma, w2, M = at_t1(study)
     rate, selves = 2 * w2 * M[C1, V1], 2 * w2
     return corrected(
@@ -166,8 +166,8 @@ def order_at_start(study) -> Measurement:
 
 @paper.claim("Lemma E.1 (eq 11)", part="constant", regime=staged)
 def leading_scores(study) -> Measurement:
-    r"""Some $c < 1$ times $c_k^\top S v_k$ and $-c_k^\top S v_{k'}$ exceeds every other score: $c$ is
-    $1/2$ at $T_1$, and hardly more on $[T_1, T_2]$."""
+    r"""Some $c < 1$ times $c_k^\top S v_k$ and $-c_k^\top S v_{k'}$ exceeds every other score: $c$
+    is $1/2$ at $T_1$, and hardly more on $[T_1, T_2]$."""
     _, _, M = at_t1(study)
     here = _score_ratio(M[None], C1, V1)
     there = Control("the block of key v and query c", measured=_score_ratio(-M[None], V1, C1))
@@ -277,7 +277,8 @@ def leading_norms(study) -> Measurement:
 
 
 def _largest_b(r: StageTwo, key: int = C1, query: int = V1) -> np.ndarray:
-    """The largest b over time with x' >= b LINEAR x, x = (key S query, key A key, query B query)."""
+    """The largest b over time with x' >= b LINEAR x, x = (key S query, key A key, query B
+    query)."""
     s, A, B = r.S[:, key, query], r.A[:, key, key], r.B[:, query, query]
     first = r.rates["S"][:, key, query] / (A + B)
     second = r.rates["A"][:, key, key], r.rates["B"][:, query, query]
@@ -400,8 +401,8 @@ def scores_of_order_one(study) -> Measurement:
     reading=r"printed is $\dot x = (b/\sqrt m) A x$; its solution and Lemma E.2 have $b$",
 )
 def comparison_system(study) -> Measurement:
-    r"""$x(t) = \frac{\omega^2}{2}(e^{st}(\sqrt 2, 1, 1) + e^{-st}(-\sqrt 2, 1, 1))$, $s = \sqrt 2\, b$,
-    solves $\dot x = b A x$ from $(0, \omega^2, \omega^2)$."""
+    r"""$x(t) = \frac{\omega^2}{2}(e^{st}(\sqrt 2, 1, 1) + e^{-st}(-\sqrt 2, 1, 1))$, $s = \sqrt 2\,
+    b$, solves $\dot x = b A x$ from $(0, \omega^2, \omega^2)$."""
     omega, b, m = float(study.config.omega), 0.05, 64
     start = omega**2 * np.array([0.0, 1, 1])
     return identity(
@@ -417,8 +418,8 @@ def comparison_system(study) -> Measurement:
 
 @paper.claim("Lemma E.3 (eigenvectors)", part="proof-step", regime=past_gates)
 def comparison_spectrum(study) -> Measurement:
-    r"""$[[0,1,1],[1,0,0],[1,0,0]]$ has the eigenvalues $0, \pm\sqrt 2$ with the vectors $(0,-1,1)$ and
-    $(\lambda, 1, 1)$."""
+    r"""$[[0,1,1],[1,0,0],[1,0,0]]$ has the eigenvalues $0, \pm\sqrt 2$ with the vectors $(0,-1,1)$
+    and $(\lambda, 1, 1)$."""
     vector = {0.0: [0, -1, 1]} | {x: [x, 1, 1] for x in (np.sqrt(2), -np.sqrt(2))}
     return identity(
         over=list(vector),
@@ -433,8 +434,8 @@ def comparison_spectrum(study) -> Measurement:
 
 @paper.claim("Lemma E.3 (comparison)", part="proof-step", regime=staged)
 def comparison_holds(study) -> Measurement:
-    r"""The comparison system stays below $(c_1^\top S v_1, c_1^\top A c_1, v_1^\top B v_1)$ with the
-    $b$ of Lemma E.2."""
+    r"""The comparison system stays below $(c_1^\top S v_1, c_1^\top A c_1, v_1^\top B v_1)$ with
+    the $b$ of Lemma E.2."""
     r = second_stage(study)
     three = np.stack([r.S[:, C1, V1], r.A[:, C1, C1], r.B[:, V1, V1]])
     below, b = float(_largest_b(r).min()), 2 * np.sqrt(2) * r.gamma / 18
@@ -448,9 +449,10 @@ def comparison_holds(study) -> Measurement:
 
 @paper.claim("ours: linear phase in closed form", regime=staged)
 def linear_phase(study) -> Measurement:
-    r"""While scores are small $c^\top S v = \frac{\omega^2}{2}\sinh\frac{2\gamma t}{9}$, $v^\top S c =
-    -\frac{\omega^2}{2}\sinh\frac{\gamma t}{9}$, $c^\top A c = \frac{\omega^2}{2}(1 + \cosh\frac{2\gamma
-    t}{9})$, $v^\top A v$ at half that rate: the relative error is of the order of the score."""
+    r"""While scores are small $c^\top S v = \frac{\omega^2}{2}\sinh\frac{2\gamma t}{9}$, $v^\top S
+    c = -\frac{\omega^2}{2}\sinh\frac{\gamma t}{9}$, $c^\top A c = \frac{\omega^2}{2}(1 +
+    \cosh\frac{2\gamma t}{9})$, $v^\top A v$ at half that rate: the relative error is of the order
+    of the score."""
     r = second_stages(study)[-1]
     size = r.S[:, C1, V1]
     small = (size > 1e-5) & (size < 2e-4)
@@ -482,7 +484,8 @@ def linear_phase(study) -> Measurement:
 @paper.claim("ours: ten numbers solve the 36-variable system", regime=staged)
 def reduced_solves_full(study) -> Measurement:
     r"""Along stage 2 the scores and self-scores of the ten variables change as Appendix B.2 says of
-    all 36: their change is the integral of $MB + AM$, $MS^\top + SM^\top$, $M^\top S + S^\top M$."""
+    all 36: their change is the integral of $MB + AM$, $MS^\top + SM^\top$, $M^\top S + S^\top
+    M$."""
     r = second_stage(study)
     M = force(r.w, both_heads(r.S), TWO.population, r.bias)[1][:, 0]
 
