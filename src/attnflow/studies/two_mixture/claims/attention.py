@@ -6,17 +6,11 @@ a sample by position: 0 is the group signal, 1 its own classification signal, 2 
 
 from __future__ import annotations
 
-from attnflow.claims import Control, Measurement, at_most, every, order, sign
-from attnflow.studies.two_mixture.claims.common import (
-    C1,
-    OMEGAS,
-    V1,
-    V2,
-    StageTwo,
-    second_stages,
-    staged,
-)
-from attnflow.studies.two_mixture.claims.stage_two import everyone
+import numpy as np
+
+from attnflow.claims import Control, Measurement, at_most, every, sign
+from attnflow.studies.two_mixture.claims.common import C1, V1, V2, StageTwo, staged
+from attnflow.studies.two_mixture.claims.stage_two import everyone, in_omega
 from attnflow.studies.two_mixture.paper import paper
 
 PP, MM, PM, MP = "c1 +v1 +v2", "c1 -v1 -v2", "c1 +v1 -v2", "c1 -v1 +v2"
@@ -49,59 +43,34 @@ GROUP_QUERY = [plus(PM, 0, 1, PM, 0, 2)]
 
 def small(study, pairs: Pairs) -> Measurement:
     """Each difference is O~(omega)."""
-    return order(
-        "O",
-        over=second_stages(study),
-        x=lambda r: r.omega,
-        y=lambda r: largest(r, pairs),
-        power=1,
-        tol=0.2,
-        control=Control(
-            "the group key between the heads",
-            measured=lambda r: gap(r, (PM, 1, 0, PLUS), (PM, 1, 0, MINUS)),
-        ),
-    )
+    heads = (PM, 1, 0, PLUS), (PM, 1, 0, MINUS)
+    other = Control("the group key between the heads", measured=lambda r: gap(r, *heads))
+    return in_omega(study, "O", 1, lambda r: largest(r, pairs), other, tol=0.2)
 
 
 def zero(study, pairs: Pairs) -> Measurement:
     """The differences that O~(omega) allows are exactly 0."""
-    return at_most(
-        bound=1e-13,
-        measured=[largest(r, pairs) for r in everyone(study)],
-        control=Control("from the group query", [largest(r, GROUP_QUERY) for r in everyone(study)]),
-        note="0 to rounding, not just O(omega)",
-    )
+    other = Control("from the group query", [largest(r, GROUP_QUERY) for r in everyone(study)])
+    found = [largest(r, pairs) for r in everyone(study)]
+    return at_most(bound=1e-13, measured=found, control=other, note="0 to rounding")
 
 
 def constant(study, pairs: Pairs) -> Measurement:
     """Each difference is of order one."""
-    rs = second_stages(study)
+    other = Control("a near-symmetric pair", measured=lambda r: largest(r, GROUP_QUERY))
     parts = {
-        f"query{one[1]}": order(
-            "Theta",
-            x=OMEGAS,
-            y=[gap(r, one, other) for r in rs],
-            power=0,
-            tol=0.02,
-            control=Control(
-                "a near-symmetric pair", measured=[largest(r, GROUP_QUERY) for r in rs]
-            ),
-        )
-        for one, other in pairs
+        f"query{pair[0][1]}": in_omega(study, "Theta", 0, lambda r, p=pair: gap(r, *p), other, 0.02)
+        for pair in pairs
     }
     return every(**parts)
 
 
 def group_key(study, sample: str, head: int, easy: Place) -> Measurement:
     """The group query attends to the group key more than there, by far more than `easy` says."""
-    return sign(
-        predicted=1,
-        measured=[gap(r, (PM, 0, 0, PLUS), (sample, 0, 0, head)) for r in everyone(study)],
-        margin=VISIBLE,
-        control=Control(
-            "on the consistent samples", [gap(r, (PP, 0, 0, PLUS), easy) for r in everyone(study)]
-        ),
-    )
+    runs = everyone(study)
+    found = [gap(r, (PM, 0, 0, PLUS), (sample, 0, 0, head)) for r in runs]
+    other = Control("on the consistent samples", [gap(r, (PP, 0, 0, PLUS), easy) for r in runs])
+    return sign(predicted=1, measured=found, margin=VISIBLE, control=other)
 
 
 # --- Theorem E.7, the four blocks.
@@ -200,11 +169,9 @@ def scores_of_group_query(study) -> Measurement:
 def keys_near_symmetry(study) -> Measurement:
     r"""$v_1^\top S\mu \approx -v_2^\top S\mu$ for $\mu = v_1, v_2, c_1$ up to a power of
     $\omega$."""
-    return order(
-        "O",
-        over=second_stages(study),
-        x=lambda r: r.omega,
-        y=lambda r: max(abs(float(r.S[-1, V1, mu] + r.S[-1, V2, mu])) for mu in (V1, V2, C1)),
-        power=1,
-        control=Control("v_1' S v_1 itself", measured=lambda r: abs(float(r.S[-1, V1, V1]))),
-    )
+
+    def sums(r: StageTwo) -> float:
+        return float(np.abs(r.S[-1, V1] + r.S[-1, V2])[[V1, V2, C1]].max())
+
+    itself = Control("v_1' S v_1 itself", measured=lambda r: -r.S[-1, V1, V1])
+    return in_omega(study, "O", 1, sums, itself)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -80,13 +81,20 @@ class Point:
         S, A, B = self.S, self.A, self.B
         return {"S": M @ B + A @ M, "A": M @ S.T + S @ M.T, "B": M.T @ S + S.T @ M}
 
-    def part(self, sample: str, query: str, key: str) -> float:
-        """p (w.key - w.X p) of two signed tokens of a sample."""
-        n = NAMES.index(sample)
+    def p(self, sample: str, query: str) -> dict[str, float]:
+        """The attention of a signed token of a sample on each of them."""
         words = sample.replace("+", "").split()
-        p = self.known[0][n, :, words.index(query)]
-        values = CONFLICTING.inputs[n] @ self.w[0]
-        return float(p[words.index(key)] * (values[words.index(key)] - values @ p))
+        return dict(
+            zip(words, self.known[0][NAMES.index(sample), :, words.index(query)], strict=True)
+        )
+
+    def mean(self, sample: str, query: str) -> float:
+        """w.X p."""
+        return sum(p * times(self.w[0], word) for word, p in self.p(sample, query).items())
+
+    def part(self, sample: str, query: str, key: str) -> float:
+        """p (w.key - w.X p)."""
+        return self.p(sample, query)[key] * (times(self.w[0], key) - self.mean(sample, query))
 
 
 @functools.cache
@@ -105,11 +113,10 @@ Value = Callable[[Point], float]
 def weighted(printed: Value, measured: Value, text: str, right: Value | None = None) -> Measurement:
     """The printed sum against the measured rate, which is a quarter of it (of `right`)."""
     known = right or printed
+    exact = functools.partial(identity, over=points(), measured=measured, rtol=1e-11)
     return corrected(
-        printed=identity(over=points(), predicted=printed, measured=measured, rtol=1e-11),
-        right=identity(
-            over=points(), predicted=lambda x: known(x) / 4, measured=measured, rtol=1e-11
-        ),
+        printed=exact(predicted=printed),
+        right=exact(predicted=lambda x: known(x) / 4),
         text=text,
         correct="a quarter of it" if right is None else "a quarter of it as read",
         erratum=QUARTER,
@@ -232,8 +239,8 @@ ON_MINUS: list[Case] = [(1, X1M, ("-v1", "c1", "v2"), "-v1"), (-1, X2M, ("-v2", 
 ON_GROUP: list[Case] = [(1, X1P, ("v1", "c1", "-v2"), "c1"), (-1, X1M, ("-v1", "c1", "v2"), "c1")]
 
 
-def times(row: np.ndarray, token: str) -> float:
-    return float(row[COORDINATES[token.lstrip("-")]] * (-1 if token[0] == "-" else 1))
+def times(row: np.ndarray, token: str) -> Any:
+    return row[COORDINATES[token.lstrip("-")]] * (-1 if token[0] == "-" else 1)
 
 
 def by_key(x: Point, row: np.ndarray, *cases: Case) -> float:
@@ -254,25 +261,15 @@ def rearranged(x: Point, row: np.ndarray, plus: bool) -> float:
     one, two = (X1P, X2P) if plus else (X1M, X2M)
     own, mirrored, far, back = f"{s}v1", f"{flip}v1", f"{flip}v2", f"{s}v2"
 
-    def p(sample: str, query: str, key: str) -> float:
-        words = sample.replace("+", "").split()
-        return float(x.known[0][NAMES.index(sample), words.index(key), words.index(query)])
-
-    def mean(sample: str, query: str) -> float:
-        values = CONFLICTING.inputs[NAMES.index(sample)] @ x.w[0]
-        words = sample.replace("+", "").split()
-        return float(values @ x.known[0][NAMES.index(sample), :, words.index(query)])
-
     sign = 1 if plus else -1
-    first, second = p(one, own, own), p(two, mirrored, mirrored)
-    third, fourth = p(one, far, own), p(two, back, mirrored)
-    fifth, sixth = p(one, "c1", own), p(two, "c2", mirrored)
-    total = times(row, own) * (-first * mean(one, own) - second * mean(two, mirrored))
-    total += times(row, "v1") * x.a * (first - second)
-    total += times(row, far) * (-third * mean(one, far) - fourth * mean(two, back))
-    total += times(row, far) * sign * x.a * (third - fourth)
-    total += times(row, "c2") * sixth * mean(two, "c2") - times(row, "c1") * fifth * mean(one, "c1")
-    total += sign * x.a * (times(row, "c1") * fifth + times(row, "c2") * sixth)
+    total = 0.0
+    for first, second in ((own, mirrored), (far, back)):
+        a, b = x.p(one, first)[own], x.p(two, second)[mirrored]
+        total += times(row, first) * (-a * x.mean(one, first) - b * x.mean(two, second))
+        total += times(row, first) * sign * x.a * (a - b)
+    a, b = x.p(one, "c1")[own], x.p(two, "c2")[mirrored]
+    total += times(row, "c2") * b * x.mean(two, "c2") - times(row, "c1") * a * x.mean(one, "c1")
+    total += sign * x.a * (times(row, "c1") * a + times(row, "c2") * b)
     return x.known[1] * total
 
 
@@ -284,15 +281,16 @@ SUMS_TORN = "the sums are torn across pages; each has the three terms of its one
 def of_two_samples(keys: bool) -> Measurement:
     """The sums over X_{1,+,-} with v_1 and X_{2,+,-} with v_2, and those with the other label."""
     ours = [(X1P, "v1"), (X2P, "v2")], [(X1M, "-v1"), (X2M, "-v2")]
+    axes = np.eye(4)
 
     def displayed(x: Point, turn: bool) -> np.ndarray:
-        out = np.zeros((2, 4))
-        for total, pairs in zip(out, ours, strict=True):
-            for sample, stays in pairs:
-                for word in sample.replace("+", "").split():
-                    part = x.part(sample, word, stays) if turn else x.part(sample, stays, word)
-                    total[COORDINATES[word.lstrip("-")]] += part * (-1 if word[0] == "-" else 1)
-        return x.known[1] * out
+        def gradient(sample: str, stays: str) -> np.ndarray:
+            words = sample.replace("+", "").split()
+            order = [(w, stays) if turn else (stays, w) for w in words]
+            parts = [x.part(sample, *pair) for pair in order]
+            return sum(p * times(axes, w) for p, w in zip(parts, words, strict=True))
+
+        return x.known[1] * np.stack([sum(gradient(*pair) for pair in pairs) for pairs in ours])
 
     def measured(x: Point) -> np.ndarray:
         M = [[x.of_sample(n) for n, _ in pairs] for pairs in ours]

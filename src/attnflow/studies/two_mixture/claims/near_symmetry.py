@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnflow.claims import Control, Measurement, at_most, corrected, equal, every, order
+from attnflow.claims import Control, Measurement, at_most, corrected, equal, every
 from attnflow.studies.two_mixture.claims.common import (
     C1,
     C2,
@@ -15,10 +15,9 @@ from attnflow.studies.two_mixture.claims.common import (
     both_heads,
     forward,
     second_stage,
-    second_stages,
     staged,
 )
-from attnflow.studies.two_mixture.claims.stage_two import at_t1
+from attnflow.studies.two_mixture.claims.stage_two import at_t1, in_omega
 from attnflow.studies.two_mixture.errata import QUARTER
 from attnflow.studies.two_mixture.paper import paper
 
@@ -43,44 +42,26 @@ def speed(r: StageTwo) -> np.ndarray:
 @paper.claim("Lemma E.4 (size)", regime=staged)
 def asymmetry_small(study) -> Measurement:
     r"""$\Delta = \tilde O(\omega)$ up to $T_2$."""
-    return order(
-        "O",
-        over=second_stages(study),
-        x=lambda r: r.omega,
-        y=lambda r: size(r).max(),
-        power=1,
-        control=Control("the leading score", measured=lambda r: r.S[-1, C1, V1]),
-    )
+    lead = Control("the leading score", measured=lambda r: r.S[-1, C1, V1])
+    return in_omega(study, "O", 1, lambda r: size(r).max(), lead)
 
 
 @paper.claim("ours: asymmetry is omega^2", part="constant", regime=staged)
 def asymmetry_order(study) -> Measurement:
     r"""$\Delta(T_2) = \omega^2(1 + o(1))$: the sum sector of the self-scores hardly moves."""
-    return order(
-        "Theta",
-        over=second_stages(study),
-        x=lambda r: r.omega,
-        y=lambda r: size(r)[-1],
-        power=2,
-        tol=0.05,
-        control=Control("over the leading score's rate", measured=lambda r: r.M[-1, C1, V1]),
-    )
+    lead = Control("c_1' A c_1", measured=lambda r: r.A[-1, C1, C1])
+    return in_omega(study, "Theta", 2, lambda r: size(r)[-1], lead, tol=0.05)
 
 
 @paper.claim("Lemma E.4 (rates)", regime=staged)
 def asymmetry_slow(study) -> Measurement:
     r"""$\dot\Delta$ over $\frac{d}{dt} c_1^\top S v_1$ is $\tilde O(\omega)$ on $[T_1, T_2]$."""
-    return order(
-        "O",
-        over=second_stages(study),
-        x=lambda r: r.omega,
-        y=lambda r: (speed(r) / r.rates["S"][:, C1, V1]).max(),
-        power=1,
-        control=Control(
-            "v_1' S c_1 in place of Delta",
-            measured=lambda r: (-r.rates["S"][:, V1, C1] / r.rates["S"][:, C1, V1]).max(),
-        ),
-    )
+
+    def over_lead(r: StageTwo, rate: np.ndarray) -> float:
+        return float((rate / r.rates["S"][:, C1, V1]).max())
+
+    control = Control("of v_1' S c_1", measured=lambda r: over_lead(r, -r.rates["S"][:, V1, C1]))
+    return in_omega(study, "O", 1, lambda r: over_lead(r, speed(r)), control)
 
 
 @paper.claim("Lemma E.4 (start)", part="proof-step", regime=staged)
@@ -108,16 +89,8 @@ def asymmetry_rate(study) -> Measurement:
         moved = np.abs(r.attention - 1 / 3).max(axis=(1, 2, 3, 4))
         return float((rate / np.where(moved > 0, size(r) * moved, np.inf)).max())
 
-    return order(
-        "O",
-        over=second_stages(study),
-        x=lambda r: r.omega,
-        y=lambda r: constant(r, speed(r)),
-        power=0,
-        control=Control(
-            "v_1' S c_1 in place of Delta", measured=lambda r: constant(r, -r.rates["S"][:, V1, C1])
-        ),
-    )
+    control = Control("of v_1' S c_1", measured=lambda r: constant(r, -r.rates["S"][:, V1, C1]))
+    return in_omega(study, "O", 0, lambda r: constant(r, speed(r)), control)
 
 
 @paper.claim("Lemma E.4 (uniform attention)", part="proof-step", regime=staged)
@@ -130,22 +103,13 @@ def rate_at_uniform_attention(study) -> Measurement:
     rate = (M @ r.B + r.A @ M)[:, C1] * (g / g[0])[:, None]  # all conflicting samples share g
     brackets = r.B[:, V1, V1] - r.B[:, V1, V2] + r.A[:, C1, C1] - r.A[:, C1, C2]
     printed = g / 3 * 2 * brackets * 2 / 3 * r.gamma
-    sums = equal(
-        predicted=-rate[:, V1],
-        measured=rate[:, V2],
-        rtol=1e-12,
-        control=Control("with the attention that there is", -r.rates["S"][:, C1, V1]),
-    )
+    there = Control("with the attention that there is", -r.rates["S"][:, C1, V1])
+    late = Control("g of T1", printed / 4 * (g[0] / g))
     return corrected(
         printed=equal(predicted=printed, measured=rate[:, V1], rtol=1e-11),
         right=every(
-            rate=equal(
-                predicted=printed / 4,
-                measured=rate[:, V1],
-                rtol=1e-11,
-                control=Control("at T1's g throughout", printed / 4 * (g[0] / g)),
-            ),
-            vanishes=sums,
+            rate=equal(predicted=printed / 4, measured=rate[:, V1], rtol=1e-11, control=late),
+            vanishes=equal(predicted=-rate[:, V1], measured=rate[:, V2], rtol=1e-12, control=there),
         ),
         text=r"$\frac{1}{3} g 2 (v_1^\top B v_1 - v_1^\top B v_2)\frac{2}{3} w_+^\top c_1 +"
         r" \frac{1}{3} g 2 (c_1^\top A c_1 - c_1^\top A c_2)\frac{2}{3} w_+^\top c_1$",
@@ -165,14 +129,8 @@ def leading_near_symmetry(study) -> Measurement:
         pairs = S[C1, [V1, V2]], A[C1, [C1, C2]], B[V1, [V1, V2]]
         return max(abs(float(pair.sum())) for pair in pairs)
 
-    return order(
-        "O",
-        over=second_stages(study),
-        x=lambda r: r.omega,
-        y=sums,
-        power=1,
-        control=Control("c_1' A c_1 itself", measured=lambda r: r.A[-1, C1, C1]),
-    )
+    lead = Control("c_1' A c_1 itself", measured=lambda r: r.A[-1, C1, C1])
+    return in_omega(study, "O", 1, sums, lead)
 
 
 @paper.claim("Section 5.2 (three variables at T1)", part="proof-step", regime=staged)

@@ -22,8 +22,8 @@ from attnflow.studies.two_mixture import theory
 from attnflow.studies.two_mixture.claims.common import (
     C1,
     CONFLICTING,
+    GRID,
     MODERATE,
-    OMEGAS,
     TWO,
     V1,
     V2,
@@ -55,6 +55,12 @@ def everyone(study) -> tuple[StageTwo, ...]:
     return (second_stage(study), *second_stages(study))
 
 
+def in_omega(study, kind, power: float, y, control: Control, tol: float = 0.1) -> Measurement:
+    """An order in omega of something measured on stage 2."""
+    rs = second_stages(study)
+    return order(kind, over=rs, x=lambda r: r.omega, y=y, power=power, tol=tol, control=control)
+
+
 @paper.once
 def at_t1(study) -> tuple[float, float, np.ndarray]:
     """gamma, omega^2 and M = -dL/dS of the plus head at T1, where S = 0 and A = B = omega^2."""
@@ -69,19 +75,17 @@ def at_t1(study) -> tuple[float, float, np.ndarray]:
 
 @paper.claim("Section 5.2 (rate at T1)", part="proof-step", regime=staged)
 def displayed_rate(study) -> Measurement:
-    r"""At $T_1$ $\frac{d}{dt} c_1^\top S v_1 = \frac{1}{6} g\,(v_1^\top B v_1 + c_1^\top A
-    c_1)\cdot \frac{2}{3} w_+^\top c_1$ with $g = 1/2$: an eighth of the display."""
+    r"""At $T_1$ $\frac{d}{dt} c_1^\top S v_1 = \frac{1}{6} g\,(v_1^\top B v_1 + c_1^\top A c_1)
+    \frac{2}{3} w_+^\top c_1$ with $g = 1/2$: an eighth of the display."""
     gamma, w2, M = at_t1(study)
-    rate, selves = 2 * w2 * M[C1, V1], 2 * w2
-    return corrected(
-        printed=equal(predicted=1 / 3 * 0.5 * 4 * selves * 2 / 3 * gamma, measured=rate),
-        right=equal(predicted=1 / 6 * 0.5 * selves * 2 / 3 * gamma, measured=rate, rtol=1e-12),
-        text=r"$\frac{1}{3} g 4 (v_1^\top B v_1)\frac{2}{3} w_+^\top c_1 + \frac{1}{3} g 4"
-        r" (c_1^\top A c_1)\frac{2}{3} w_+^\top c_1$",
-        correct=r"an eighth: the weight $1/4$ of a sample, and $v_1^\top B v_2 = c_1^\top A c_2 = 0$"
-        r" at $T_1$, so that the brackets of E.5.1 are not yet doubled",
-        erratum=DOUBLED,
-        snippet="rates_at_t1",
+    return too_large(
+        8,
+        1 / 3 * 0.5 * 4 * (w2 + w2) * 2 / 3 * gamma,
+        2 * w2 * M[C1, V1],
+        r"$\frac{1}{3} g 4 (v_1^\top B v_1 + c_1^\top A c_1)\frac{2}{3} w_+^\top c_1$",
+        r"an eighth of it: the weight $1/4$ of a sample is missing, and $v_1^\top B v_2 ="
+        r" c_1^\top A c_2 = 0$ at $T_1$, so that the brackets of E.5.1 are not yet doubled",
+        DOUBLED,
     )
 
 
@@ -93,13 +97,11 @@ def displayed_rate(study) -> Measurement:
 )
 def rates_at_start(study) -> Measurement:
     r"""At $T_1$ $\frac{d}{dt} c_k^\top S v_k = -\frac{d}{dt} c_k^\top S v_{k'} =
-    \frac{1}{3} g\omega^2\cdot\frac{2}{3} w_+^\top c_1$ with $g = 1/2$."""
+    \frac{1}{3} g\omega^2\frac{2}{3} w_+^\top c_1$ with $g = 1/2$."""
     gamma, w2, M = at_t1(study)
-    return _quartered(
-        4 / 3 * 0.5 * w2 * 2 / 3 * gamma,
-        2 * w2 * np.array([M[C1, V1], -M[C1, V2]]),
-        r"$\frac{4}{3} g\omega^2\cdot\frac{2}{3} w_+^\top c_1$",
-    )
+    found = 2 * w2 * M[C1, V1:] * [1, -1]
+    text = r"$\frac{4}{3} g\omega^2\frac{2}{3} w_+^\top c_1$"
+    return too_large(4, 4 / 3 * 0.5 * w2 * 2 / 3 * gamma, found, text)
 
 
 @paper.claim(
@@ -110,29 +112,21 @@ def rates_at_start(study) -> Measurement:
 )
 def next_rate_at_start(study) -> Measurement:
     r"""At $T_1$ the fastest of the other scores has $\frac{d}{dt}|v_1^\top S c_1| =
-    \frac{1}{3} g\omega^2\cdot\frac{1}{3} w_+^\top c_1$."""
+    \frac{1}{3} g\omega^2\frac{1}{3} w_+^\top c_1$."""
     gamma, w2, M = at_t1(study)
-    return _quartered(
-        4 / 3 * 0.5 * w2 * 1 / 3 * gamma,
-        -2 * w2 * M[V1, C1],
-        r"$\frac{4}{3} g\omega^2\cdot\frac{1}{3} w_+^\top c_1$",
-    )
+    text = r"$\frac{4}{3} g\omega^2\frac{1}{3} w_+^\top c_1$"
+    return too_large(4, 4 / 3 * 0.5 * w2 * 1 / 3 * gamma, -2 * w2 * M[V1, C1], text)
 
 
-def _others(S: np.ndarray, key: int = C1, query: int = V1) -> np.ndarray:
-    """Sizes of the scores with one block left out, by default the leading one."""
-    kept = np.abs(S)
-    kept[..., key : key + 2, query : query + 2] = 0
-    return kept
-
-
-def _quartered(printed: float, found, text: str) -> Measurement:
+def too_large(
+    factor: int, printed: float, found, text: str, correct="a quarter of it", erratum=QUARTER
+) -> Measurement:
     return corrected(
         printed=equal(predicted=printed, measured=found, rtol=1e-12),
-        right=equal(predicted=printed / 4, measured=found, rtol=1e-12),
+        right=equal(predicted=printed / factor, measured=found, rtol=1e-12),
         text=text,
-        correct="a quarter of it",
-        erratum=QUARTER,
+        correct=correct,
+        erratum=erratum,
         snippet="rates_at_t1",
     )
 
@@ -141,21 +135,15 @@ def _quartered(printed: float, found, text: str) -> Measurement:
 def order_at_start(study) -> Measurement:
     r"""At $T_1$ the fastest of the other scores are $v_k^\top S c_{k'}$, at half the rate of the
     leading ones; all self-scores stand still."""
-    _, _, M = at_t1(study)
-    others, r = _others(M), second_stage(study)
+    r, M = second_stage(study), at_t1(study)[2]
+    size, lead = np.abs(M), M[C1, V1]
     selves = np.abs([r.rates["A"], r.rates["B"]]).max(axis=(0, 2, 3))
     return every(
         half=equal(
-            predicted=np.abs(M[V1:, :V1] / M[C1, V1]),
-            measured=np.full((2, 2), others.max() / M[C1, V1]),
-            rtol=1e-12,
-            control=Control("the scores of v_k and v_k'", np.abs(M[V1:, V1:] / M[C1, V1])),
-        ),
-        ratio=equal(
             predicted=0.5,
-            measured=others.max() / M[C1, V1],
+            measured=[others(M).max() / lead, *size[V1:, :V1].ravel() / lead],
             rtol=1e-12,
-            control=Control("at T2", measured=_others(r.M[-1]).max() / r.M[-1, C1, V1]),
+            control=Control("v_k' S v_k'", measured=size[V1:, V1:].ravel() / lead),
         ),
         still=at_most(bound=1e-15, measured=selves[0], control=Control("at T2", selves[-1])),
     )
@@ -164,82 +152,75 @@ def order_at_start(study) -> Measurement:
 # --- Dominance: Lemma E.1.
 
 
+def others(S: np.ndarray, key: int = C1, query: int = V1) -> np.ndarray:
+    """Sizes of the scores with one block left out, by default the leading one."""
+    kept = np.abs(S)
+    kept[..., key : key + 2, query : query + 2] = 0
+    return kept
+
+
+def score_ratio(S: np.ndarray, key: int = C1, query: int = V1) -> np.ndarray:
+    """(11): the largest other score over the smallest leading one."""
+    lead = S[..., key : key + 2, query : query + 2] * [[1, -1], [-1, 1]]
+    return others(S, key, query).max(axis=(-2, -1)) / lead.min(axis=(-2, -1))
+
+
+def self_ratio(G: np.ndarray, own: int, other: int) -> np.ndarray:
+    """(12) and (13): the largest other entry over the smaller of the two leading ones."""
+    rest = G[..., [own, own, other], [other, other + 1, other + 1]]
+    return np.abs(rest).max(axis=-1) / np.minimum(G[..., own, own], -G[..., own, own + 1])
+
+
+def dominance(study, c: float, ratio, near: float, far: float) -> Measurement:
+    """c at T1 from the loss, and the smallest c that serves a whole run; `ratio(r, exchanged)`."""
+    most, least = (
+        [float(ratio(r, swap)[AFTER].max()) for r in everyone(study)] for swap in (False, True)
+    )
+    there = Control("keys and queries exchanged", measured=far)
+    return every(
+        at_T1=equal(predicted=c, measured=near, rtol=1e-11, control=there),
+        on_T1_T2=at_most(
+            bound=1.02 * c, measured=most, control=Control("c and v exchanged", least)
+        ),
+    )
+
+
 @paper.claim("Lemma E.1 (eq 11)", part="constant", regime=staged)
 def leading_scores(study) -> Measurement:
-    r"""Some $c < 1$ times $c_k^\top S v_k$ and $-c_k^\top S v_{k'}$ exceeds every other score: $c$
-    is $1/2$ at $T_1$, and hardly more on $[T_1, T_2]$."""
-    _, _, M = at_t1(study)
-    here = _score_ratio(M[None], C1, V1)
-    there = Control("the block of key v and query c", measured=_score_ratio(-M[None], V1, C1))
-    return _dominance(
-        study,
-        1 / 2,
-        equal(predicted=[1 / 2], measured=here, rtol=1e-11, control=there),
-        lambda r, own, other: _score_ratio(r.S if own == C1 else -r.S, own, other)[AFTER],
-        (C1, V1),
-    )
+    r"""Some $c < 1$ times $c_k^\top S v_k$ and $-c_k^\top S v_{k'}$ exceeds every other score: $c$ is
+    $1/2$ at $T_1$, and hardly more on $[T_1, T_2]$."""
+    M = at_t1(study)[2]
+
+    def ratio(r: StageTwo, swap: bool) -> np.ndarray:
+        with np.errstate(all="ignore"):  # 0/0 at T1
+            return score_ratio(-r.S, V1, C1) if swap else score_ratio(r.S)
+
+    return dominance(study, 1 / 2, ratio, score_ratio(M), score_ratio(-M, V1, C1))
 
 
 @paper.claim("Lemma E.1 (eq 12)", part="constant", regime=staged)
 def leading_query_scores(study) -> Measurement:
     r"""Some $c < 1$ times $v_k^\top B v_k$ and $-v_k^\top B v_{k'}$ exceeds the other query
     self-scores: $c$ is $1/4$ at $T_1$."""
-    _, _, M = at_t1(study)
-    return _self_dominance(study, "B", (V1, C1), M.T @ M, M @ M.T)
+    return self_dominance(study, "B", V1, C1)
 
 
 @paper.claim("Lemma E.1 (eq 13)", part="constant", regime=staged)
 def leading_key_scores(study) -> Measurement:
     r"""Some $c < 1$ times $c_k^\top A c_k$ and $-c_k^\top A c_{k'}$ exceeds the other key
     self-scores: $c$ is $1/4$ at $T_1$."""
-    _, _, M = at_t1(study)
-    return _self_dominance(study, "A", (C1, V1), M @ M.T, M.T @ M)
+    return self_dominance(study, "A", C1, V1)
 
 
-def _self_dominance(study, name: str, block: tuple[int, int], here, there) -> Measurement:
-    """`here` is the second derivative of the self-scores at T1, `there` that of the other ones."""
-    own, other = block
-    near, far = (np.abs(G[other, other + 1]) / G[own, own] for G in (here, there))
-    return _dominance(
-        study,
-        1 / 4,
-        equal(
-            predicted=1 / 4,
-            measured=near,
-            rtol=1e-11,
-            control=Control("keys and queries exchanged", measured=far),
-        ),
-        lambda r, own, other: _self_ratio(getattr(r, name), own, other),
-        block,
-    )
+def self_dominance(study, name: str, own: int, other: int) -> Measurement:
+    M = at_t1(study)[2]
+    moved = [M @ M.T, M.T @ M][:: 1 if name == "A" else -1]  # the second derivative at T1
 
+    def ratio(r: StageTwo, swap: bool) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            return self_ratio(getattr(r, name), *((other, own) if swap else (own, other)))
 
-def _dominance(study, c: float, near: Measurement, ratio, block: tuple[int, int]) -> Measurement:
-    """c at T1, and the smallest c that serves a whole run."""
-    most, least = (
-        [float(ratio(r, *pair).max()) for r in everyone(study)] for pair in (block, block[::-1])
-    )
-    words = f"omega = {study.config.omega:g}, {', '.join(f'{w:g}' for w in OMEGAS)}"
-    return every(
-        at_T1=near,
-        on_T1_T2=at_most(
-            bound=1.02 * c, measured=most, control=Control("c and v exchanged", least), note=words
-        ),
-    )
-
-
-def _score_ratio(S: np.ndarray, key: int, query: int) -> np.ndarray:
-    """(11): the largest other score over the smallest leading one."""
-    lead = S[:, key : key + 2, query : query + 2] * [[1, -1], [-1, 1]]
-    with np.errstate(all="ignore"):
-        return _others(S, key, query).max(axis=(1, 2)) / lead.min(axis=(1, 2))
-
-
-def _self_ratio(G: np.ndarray, own: int, other: int) -> np.ndarray:
-    """(12) and (13): the largest other entry over the smaller of the two leading ones."""
-    lead = np.minimum(G[:, own, own], -G[:, own, own + 1])[AFTER]
-    rest = G[:, [own, own, other], [other, other + 1, other + 1]]
-    return np.abs(rest).max(axis=1)[AFTER] / lead
+    return dominance(study, 1 / 4, ratio, *(self_ratio(G, own, other) for G in moved))
 
 
 @paper.claim("ours: how small omega has to be", part="hypothesis", regime=past_gates)
@@ -252,8 +233,8 @@ def constant_of_condition_one(study) -> Measurement:
         gamma, a = (float(x) for x in theory.neurons(t1, bias))
         for scale, into in found.items():
             S = run_at(bias, scale * gamma / a, t1, 1.0).S
-            into.append(float(_score_ratio(S, C1, V1)[AFTER].max()))
-    return at_most(bound=1.0, measured=found[2], control=Control("omega = 8 gamma/a", found[8]))
+            into.append(float(score_ratio(S[AFTER]).max()))
+    return at_most(bound=0.51, measured=found[2], control=Control("omega = 8 gamma/a", found[8]))
 
 
 @paper.claim("Lemma E.1 (eq 14)", regime=staged)
@@ -265,12 +246,8 @@ def leading_norms(study) -> Measurement:
         gaps = [(B[:, V1, V1] - B[:, C1, C1], A[:, C1, C1] - A[:, V1, V1]) for B, A in pairs]
         return [float(np.min(g)) for g in gaps]
 
-    return at_least(
-        bound=0.0,
-        measured=least("B", "A"),
-        slack=1e-15,
-        control=Control("keys and queries exchanged", least("A", "B")),
-    )
+    other = Control("keys and queries exchanged", least("A", "B"))
+    return at_least(bound=0.0, measured=least("B", "A"), slack=1e-15, control=other)
 
 
 # --- The three-variable bound: Lemmas E.2 and 5.5, the time of Lemma E.3.
@@ -383,15 +360,8 @@ def slope_for_groups(study) -> Measurement:
 @paper.claim("Lemma E.3 (scores)", regime=staged)
 def scores_of_order_one(study) -> Measurement:
     r"""At $T_2$ $c_1^\top S v_1$ and $-c_1^\top S v_2$ are of order one, whatever $\omega$."""
-    rs = second_stages(study)
-    return order(
-        "Theta",
-        x=OMEGAS,
-        y=[-r.S[-1, C1, V2] for r in rs],
-        power=0,
-        tol=0.01,
-        control=Control("half-way through stage 2", measured=[-r.S[48, C1, V2] for r in rs]),
-    )
+    half = Control("half-way through stage 2", measured=lambda r: -r.S[GRID // 2, C1, V2])
+    return in_omega(study, "Theta", 0, lambda r: -r.S[-1, C1, V2], half, tol=0.01)
 
 
 @paper.claim(
@@ -404,15 +374,15 @@ def comparison_system(study) -> Measurement:
     r"""$x(t) = \frac{\omega^2}{2}(e^{st}(\sqrt 2, 1, 1) + e^{-st}(-\sqrt 2, 1, 1))$, $s = \sqrt 2\,
     b$, solves $\dot x = b A x$ from $(0, \omega^2, \omega^2)$."""
     omega, b, m = float(study.config.omega), 0.05, 64
-    start = omega**2 * np.array([0.0, 1, 1])
+
+    def solved(rate: float):
+        return lambda t: expm(rate * t * LINEAR) @ [0, omega**2, omega**2]
+
     return identity(
         over=np.linspace(0, 40, 9),
         predicted=lambda t: theory.comparison(t, omega, b),
-        measured=lambda t: expm(b * t * LINEAR) @ start,
-        rtol=1e-12,
-        control=Control(
-            "with b/sqrt m, m = 64", measured=lambda t: expm(b / np.sqrt(m) * t * LINEAR) @ start
-        ),
+        measured=solved(b),
+        control=Control("with b/sqrt m, m = 64", measured=solved(b / np.sqrt(m))),
     )
 
 
@@ -463,22 +433,19 @@ def linear_phase(study) -> Measurement:
         "v.A v": r.A[:, V1, V1],
     }
     closed, other = (theory.linear_phase(r.times, r.gamma, r.omega, K) for K in (2, 3))
-    when = CubicSpline(np.log(size[small]), r.times[small])(np.log(1e-4))
-    parts = {
-        name: equal(
-            predicted=closed[name][small],
-            measured=x[small],
-            rtol=5e-4,
-            each=True,
-            control=Control("three groups", other[name][small]),
+    when, three = (theory.attention_time(r.gamma, r.omega, K, 1e-4) for K in (2, 3))
+    reached = CubicSpline(np.log(size[small]), r.times[small])(np.log(1e-4))
+
+    def agrees(name: str) -> Measurement:
+        known, there = closed[name][small], Control("three groups", other[name][small])
+        return equal(
+            predicted=known, measured=found[name][small], rtol=5e-4, each=True, control=there
         )
-        for name, x in found.items()
-    }
-    known, three = (theory.attention_time(r.gamma, r.omega, K, 1e-4) for K in (2, 3))
-    reached = equal(
-        predicted=known, measured=when, rtol=1e-4, control=Control("three groups", three)
+
+    time = equal(
+        predicted=when, measured=reached, rtol=1e-4, control=Control("three groups", three)
     )
-    return every(**parts, time=reached)
+    return every(**{name: agrees(name) for name in found}, time=time)
 
 
 @paper.claim("ours: ten numbers solve the 36-variable system", regime=staged)
