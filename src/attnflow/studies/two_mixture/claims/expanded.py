@@ -36,6 +36,7 @@ BIAS = 4.0
 """Keeps the gates of the conflicting samples on at the random points (Lemma E.6)."""
 
 NAMES = CONFLICTING.names()
+TEX = ("c_1", "c_2", "v_1", "v_2")
 COORDINATES = {"c1": C1, "c2": C2, "v1": V1, "v2": V2}
 
 
@@ -166,66 +167,34 @@ def sum_of(terms: list[Term]) -> Value:
 
 
 def spelled(terms: list[Term]) -> str:
-    names, block = ["c_1", "c_2", "v_1", "v_2"], {"Z": r"S^\top"}
     share = {HIGH: r"\frac{2}{3}", LOW: r"-\frac{1}{3}"}
 
-    def bracket(b: str, r: int, i: int, j: int) -> str:
-        left = rf"{names[r]}^\top {block.get(b, b)}"
-        return f"({left} {names[i]} - {left} {names[j]})"
+    def word(n: int, b: str, r: int, i: int, j: int, h: float) -> str:
+        left = TEX[r] + r"^\top " + b.replace("Z", r"S^\top")
+        bracket = f"({left} {TEX[i]} - {left} {TEX[j]})"
+        return rf"\frac{{1}}{{3}} g {n}{bracket}({share[h]} w_+^\top c_1)"
 
-    words = [
-        rf"\frac{{1}}{{3}} g {n}{bracket(b, r, i, j)}({share[h]} w_+^\top c_1)"
-        for n, b, r, i, j, h in terms
-    ]
-    return f"${' + '.join(words)}$"
+    return f"${' + '.join(word(*term) for term in terms)}$"
 
 
 def rate_at_t1(entry: tuple[str, int, int]) -> Claim:
-    block, row, column = entry
-    terms, names = AT_T1[entry], ["c1", "c2", "v1", "v2"]
-    shown = REPEATED if entry == ("A", C1, V1) else terms
+    (block, row, column), terms = entry, AT_T1[entry]
+    slip = entry == ("A", C1, V1)
+    shown = REPEATED if slip else terms
 
     def rate(study) -> Measurement:
-        right = sum_of(terms) if shown is REPEATED else None
-        return weighted(
-            sum_of(shown),
-            lambda x: float(x.rates(x.uniform)[block][row, column]),
-            spelled(shown),
-            right,
-        )
+        found = lambda x: float(x.rates(x.uniform)[block][row, column])  # noqa: E731
+        return weighted(sum_of(shown), found, spelled(shown), sum_of(terms) if slip else None)
 
-    what = {"S": "score", "A": "key self-score", "B": "query self-score"}[block]
-    rate.__doc__ = (
-        f"With uniform attention the {what} of {names[row]} and {names[column]} moves at a quarter"
-        f" of {spelled(terms)}."
-    )
-    label = f"App E.5.{'SAB'.index(block) + 1} ({names[row]} {names[column]})"
-    read = (
-        r"the bracket $v_1^\top S v_2 - v_1^\top S v_2$ is read $v_1^\top S v_1 - v_1^\top S v_2$"
-    )
-    return paper.claim(
-        label,
-        part="constant",
-        regime=past_gates,
-        reading=read if shown is REPEATED else "",
-        torn="" if entry in WHOLE else TORN,
-    )(rate)
+    what = rf"${TEX[row]}^\top {block} {TEX[column]}$"
+    rate.__doc__ = f"With uniform attention {what} moves at a quarter of {spelled(terms)}."
+    label = f"App E.5.{'SAB'.index(block) + 1} ({TEX[row]} {TEX[column]})".replace("_", "")
+    reading = r"$v_1^\top S v_2 - v_1^\top S v_2$ is read $v_1^\top S v_1 - v_1^\top S v_2$"
+    read = {"reading": reading} if slip else {"torn": "" if entry in WHOLE else TORN}
+    return paper.claim(label, part="constant", regime=past_gates, **read)(rate)
 
 
-(
-    score_1,
-    score_2,
-    score_3,
-    score_4,
-    key_1,
-    key_2,
-    key_3,
-    key_4,
-    query_1,
-    query_2,
-    query_3,
-    query_4,
-) = map(rate_at_t1, AT_T1)
+s1, s2, s3, s4, a1, a2, a3, a4, b1, b2, b3, b4 = map(rate_at_t1, AT_T1)
 
 
 # --- Terms of the displays: query and key are signed tokens of one sample.
@@ -288,7 +257,7 @@ def of_two_samples(keys: bool) -> Measurement:
             words = sample.replace("+", "").split()
             order = [(w, stays) if turn else (stays, w) for w in words]
             parts = [x.part(sample, *pair) for pair in order]
-            return sum(p * times(axes, w) for p, w in zip(parts, words, strict=True))
+            return np.array(parts) @ [times(axes, w) for w in words]
 
         return x.known[1] * np.stack([sum(gradient(*pair) for pair in pairs) for pairs in ours])
 
@@ -375,8 +344,7 @@ EXPANSIONS: dict[str, tuple[str, int, int, Value, str]] = {
 
 def expansion(label: str) -> Claim:
     block, row, column, value, torn = EXPANSIONS[label]
-    names = ["c_1", "c_2", "v_1", "v_2"]
-    rate = rf"$\frac{{d}}{{dt}} {names[row]}^\top {block} {names[column]}$"
+    rate = rf"$\frac{{d}}{{dt}} {TEX[row]}^\top {block} {TEX[column]}$"
 
     def update(study) -> Measurement:
         text = rf"the displays of {rate}, each as $g(\ldots)$"

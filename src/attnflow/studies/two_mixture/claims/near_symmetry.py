@@ -69,14 +69,10 @@ def asymmetry_start(study) -> Measurement:
     r"""$\Delta(T_1) = \omega^2$ and $\dot\Delta = 0$ at $T_1$."""
     r = second_stage(study)
     Delta, moved = size(r), speed(r) / r.omega**2
+    late, fast = Control("at T2", measured=Delta[-1]), Control("at T2", moved[-1])
     return every(
-        size=equal(
-            predicted=r.omega**2,
-            measured=Delta[0],
-            rtol=1e-12,
-            control=Control("at T2", measured=Delta[-1]),
-        ),
-        speed=at_most(bound=1e-15, measured=moved[0], control=Control("at T2", moved[-1])),
+        size=equal(predicted=r.omega**2, measured=Delta[0], rtol=1e-12, control=late),
+        speed=at_most(bound=1e-15, measured=moved[0], control=fast),
     )
 
 
@@ -142,9 +138,6 @@ def three_variables_at_start(study) -> Measurement:
     gamma, _, M = at_t1(study)
     blocks, turned = np.array([[0, 1], [-0.5, 0]]), np.array([[0, -0.5], [1, 0]])
     D = np.array([[1, -1], [-1, 1]])
-    return equal(
-        predicted=gamma / 18 * np.kron(blocks, D),
-        measured=M,
-        rtol=1e-12,
-        control=Control("keys and queries exchanged", gamma / 18 * np.kron(turned, D)),
-    )
+    known, other = (gamma / 18 * np.kron(each, D) for each in (blocks, turned))
+    control = Control("keys and queries exchanged", other)
+    return equal(predicted=known, measured=M, rtol=1e-12, control=control)

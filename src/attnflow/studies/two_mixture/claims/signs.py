@@ -53,16 +53,9 @@ def signs_of(number: int) -> Claim:
     first, second = (rf"{'cv'[row // 2]}_1^\top {block} {'cv'[column // 2]}_{k}" for k in (1, 2))
 
     def line(study) -> Measurement:
-        other = Control(
-            "the row of the other group", least(study, (block, row + 1, column, positive))
-        )
-        return at_least(
-            bound=0.0,
-            measured=least(study, LINES[number]),
-            slack=1e-9,
-            control=other,
-            note="the least on [T1, T2] over omega^2",
-        )
+        there = least(study, (block, row + 1, column, positive))
+        other = Control("the row of the other group", there)
+        return at_least(bound=0.0, measured=least(study, LINES[number]), slack=1e-9, control=other)
 
     relations = (r"\ge", r"\le")[::positive]
     line.__doc__ = f"On $[T_1, T_2]$ ${first} {relations[0]} 0$ and ${second} {relations[1]} 0$."
@@ -80,12 +73,9 @@ line_1, line_2, line_3, line_4, line_5, line_6, line_7, line_8, line_9 = map(sig
 )
 def last_lines(study) -> Measurement:
     r"""On $[T_1, T_2]$ $v_1^\top A v_1 \ge 0$ and $v_1^\top A v_2 \le 0$."""
-    return at_least(
-        bound=0.0,
-        measured=least(study, ("A", V1, V1, 1)),
-        slack=1e-9,
-        control=Control("as extracted, c_1 and c_2", least(study, ("A", V1, C1, 1))),
-    )
+    extracted = Control("as extracted, c_1 and c_2", least(study, ("A", V1, C1, 1)))
+    found = least(study, ("A", V1, V1, 1))
+    return at_least(bound=0.0, measured=found, slack=1e-9, control=extracted)
 
 
 @paper.claim("Lemma E.5 (values at T1)", part="proof-step", regime=staged)
@@ -98,7 +88,7 @@ def values_at_start(study) -> Measurement:
         printed=equal(predicted=np.zeros_like(G), measured=G, atol=1e-15),
         right=equal(predicted=np.stack([study.config.omega**2 * np.eye(8)] * 2), measured=G),
         text=r"at $t = T_1$ all the variables are zero",
-        correct=r"all but $v_1^\top B v_1$, $c_1^\top B c_1$, $c_1^\top A c_1$ and $v_1^\top A v_1$,"
+        correct=r"all but $v_1^\top B v_1$, $c_1^\top B c_1$, $c_1^\top A c_1$, $v_1^\top A v_1$,"
         r" which are $\omega^2$ (Lemma C.1)",
         erratum=DIAGONAL,
     )
@@ -114,11 +104,8 @@ def growing_variables(study) -> Measurement:
     r"""$c_1^\top S v_1$, $c_1^\top A c_1$ and $v_1^\top B v_1$ grow on $[T_1, T_2]$."""
     r = second_stage(study)
     first, last = r.rates["S"][AFTER, C1, V1], r.rates["B"][AFTER, V1, V1]
-    return sign(
-        predicted=1,
-        measured=np.stack([first, r.rates["A"][AFTER, C1, C1], last]),
-        control=Control("as extracted", np.stack([first, r.rates["A"][AFTER, C1, V1], last])),
-    )
+    found, extracted = (np.stack([first, r.rates["A"][AFTER, C1, j], last]) for j in (C1, V1))
+    return sign(predicted=1, measured=found, control=Control("as extracted", extracted))
 
 
 @paper.claim("Lemma E.5 (v1 S c1)", part="proof-step", regime=staged)
@@ -139,11 +126,8 @@ def second_column(study) -> Measurement:
             [r.rates[block][AFTER, i + row, j + column] for block, i, j, _ in LINES.values()]
         )
 
-    return sign(
-        predicted=-np.sign(rates(0, 0)),
-        measured=rates(0, 1),
-        control=Control("the second column of the other group's row", rates(1, 1)),
-    )
+    other = Control("of the other group's row", rates(1, 1))
+    return sign(predicted=-np.sign(rates(0, 0)), measured=rates(0, 1), control=other)
 
 
 @paper.claim(
@@ -172,10 +156,6 @@ def gates_on(study) -> Measurement:
     def heights(r: StageTwo, population: MixturePopulation) -> float:
         return float((forward(r.w, both_heads(r.S), population, r.bias)[1] + r.bias).min())
 
-    easy, runs = TWO.population.restricted(agreement=1), everyone(study)
-    return sign(
-        predicted=1,
-        measured=[heights(r, CONFLICTING) for r in runs],
-        control=Control("the consistent samples", [heights(r, easy) for r in runs]),
-        note="the least H + b",
-    )
+    easy = TWO.population.restricted(agreement=1)
+    found, shut = ([heights(r, each) for r in everyone(study)] for each in (CONFLICTING, easy))
+    return sign(predicted=1, measured=found, control=Control("the consistent samples", shut))

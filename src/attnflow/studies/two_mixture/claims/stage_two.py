@@ -138,13 +138,10 @@ def order_at_start(study) -> Measurement:
     r, M = second_stage(study), at_t1(study)[2]
     size, lead = np.abs(M), M[C1, V1]
     selves = np.abs([r.rates["A"], r.rates["B"]]).max(axis=(0, 2, 3))
+    found = [others(M).max() / lead, *size[V1:, :V1].ravel() / lead]
+    other = Control("v_k' S v_k'", measured=size[V1:, V1:].ravel() / lead)
     return every(
-        half=equal(
-            predicted=0.5,
-            measured=[others(M).max() / lead, *size[V1:, :V1].ravel() / lead],
-            rtol=1e-12,
-            control=Control("v_k' S v_k'", measured=size[V1:, V1:].ravel() / lead),
-        ),
+        half=equal(predicted=0.5, measured=found, rtol=1e-12, control=other),
         still=at_most(bound=1e-15, measured=selves[0], control=Control("at T2", selves[-1])),
     )
 
@@ -171,7 +168,7 @@ def self_ratio(G: np.ndarray, own: int, other: int) -> np.ndarray:
     return np.abs(rest).max(axis=-1) / np.minimum(G[..., own, own], -G[..., own, own + 1])
 
 
-def dominance(study, c: float, ratio, near: float, far: float) -> Measurement:
+def dominance(study, c: float, ratio, near, far) -> Measurement:
     """c at T1 from the loss, and the smallest c that serves a whole run; `ratio(r, exchanged)`."""
     most, least = (
         [float(ratio(r, swap)[AFTER].max()) for r in everyone(study)] for swap in (False, True)
@@ -187,8 +184,8 @@ def dominance(study, c: float, ratio, near: float, far: float) -> Measurement:
 
 @paper.claim("Lemma E.1 (eq 11)", part="constant", regime=staged)
 def leading_scores(study) -> Measurement:
-    r"""Some $c < 1$ times $c_k^\top S v_k$ and $-c_k^\top S v_{k'}$ exceeds every other score: $c$ is
-    $1/2$ at $T_1$, and hardly more on $[T_1, T_2]$."""
+    r"""Some $c < 1$ times $c_k^\top S v_k$ and $-c_k^\top S v_{k'}$ exceeds every other score: $c$
+    is $1/2$ at $T_1$, and hardly more on $[T_1, T_2]$."""
     M = at_t1(study)[2]
 
     def ratio(r: StageTwo, swap: bool) -> np.ndarray:
@@ -266,23 +263,16 @@ def _largest_b(r: StageTwo, key: int = C1, query: int = V1) -> np.ndarray:
 def growth_bound(study) -> Measurement:
     r"""There is $b > 0$ with $\dot x \ge b\,[[0,1,1],[1,0,0],[1,0,0]]\,x$ for $x = (c_1^\top S v_1,
     c_1^\top A c_1, v_1^\top B v_1)$: at $T_1$ the largest is $b = w_+^\top c_1/18$."""
-    runs, (gamma, _, M) = everyone(study), at_t1(study)
+    gamma, _, M = at_t1(study)
+    here, there = (
+        [float((_largest_b(r, *pair) / r.M[0, C1, V1]).min()) for r in everyone(study)]
+        for pair in ((C1, V1), (V1, C1))
+    )
+    start = Control("for key v and query c", measured=M[V1, C1])
+    later = Control("for key v and query c", there)
     return every(
-        at_T1=equal(
-            predicted=gamma / 18,
-            measured=M[C1, V1],
-            rtol=1e-12,
-            control=Control("for key v and query c", measured=M[V1, C1]),
-        ),
-        on_T1_T2=at_least(
-            bound=0.99,
-            measured=[float((_largest_b(r) / r.M[0, C1, V1]).min()) for r in runs],
-            control=Control(
-                "for key v and query c",
-                [float((_largest_b(r, V1, C1) / r.M[0, C1, V1]).min()) for r in runs],
-            ),
-            note="b over that of T1",
-        ),
+        at_T1=equal(predicted=gamma / 18, measured=M[C1, V1], rtol=1e-12, control=start),
+        over_that_of_T1=at_least(bound=0.99, measured=here, control=later),
     )
 
 
@@ -301,13 +291,9 @@ def loose_bound(study) -> Measurement:
     def rate(x: np.ndarray) -> float:
         return float(np.log(x[-1] / x[0]) / (t[-1] - t[0]) / guaranteed)
 
-    bound = theory.comparison(t, r.omega, r.gamma / 18)[0]
-    return equal(
-        predicted=2 * np.sqrt(2),
-        measured=rate(r.S[early, C1, V1]),
-        rtol=1e-3,
-        control=Control("the comparison system itself", measured=rate(bound)),
-    )
+    system = rate(theory.comparison(t, r.omega, r.gamma / 18)[0])
+    found, other = rate(r.S[early, C1, V1]), Control("the comparison system", measured=system)
+    return equal(predicted=2 * np.sqrt(2), measured=found, rtol=1e-3, control=other)
 
 
 @paper.claim("Lemma E.3", regime=staged)
@@ -327,13 +313,11 @@ def _length(study, power: float) -> Measurement:
     guaranteed = theory.comparison(rs[0].times, 1.0, rs[0].gamma / 18)[1]
     slow = np.diff(rs[0].times)[-1] / np.diff(np.log(guaranteed))[-1]
     return slope(
-        over=rs,
-        x=lambda r: -power * np.log(r.omega),
-        y=lambda r: r.length,
+        x=[-power * np.log(r.omega) for r in rs],
+        y=[r.length for r in rs],
         predicted=theory.attention_slope(rs[0].gamma) / power,
         within=2e-3,
         control=Control("what the bound of Lemma E.2 guarantees", 2 * slow / power),
-        note=", ".join(f"{r.omega:g}: {r.length:.4f}" for r in rs),
     )
 
 
@@ -346,15 +330,11 @@ def slope_for_groups(study) -> Measurement:
     c = study.config
     gamma, a = (float(x) for x in theory.neurons(c.t1, c.bias))
     K, stop = max(c.groups, 3), min(float(c.score_stop), MODERATE)
-    return slope(
-        over=(1e-2, 3e-3, 1e-3),
-        x=lambda omega: -np.log(omega),
-        y=lambda omega: stage_two(gamma, a, float(c.bias), omega, stop, K).time,
-        predicted=theory.attention_slope(gamma, K),
-        within=2e-3,
-        control=Control("one group more", theory.attention_slope(gamma, K + 1)),
-        note=f"K = {K}",
-    )
+    scales = np.array([1e-2, 3e-3, 1e-3])
+    lengths = [stage_two(gamma, a, float(c.bias), float(w), stop, K).time for w in scales]
+    known, other = (theory.attention_slope(gamma, each) for each in (K, K + 1))
+    control = Control("one group more", other)
+    return slope(x=-np.log(scales), y=lengths, predicted=known, within=2e-3, control=control)
 
 
 @paper.claim("Lemma E.3 (scores)", regime=staged)
@@ -396,9 +376,7 @@ def comparison_spectrum(study) -> Measurement:
         predicted=lambda x: x * np.array(vector[x]),
         measured=lambda x: LINEAR @ vector[x],
         atol=1e-15,
-        control=Control(
-            "the vectors of the opposite eigenvalues", measured=lambda x: LINEAR @ vector[-x]
-        ),
+        control=Control("of the opposite eigenvalues", measured=lambda x: LINEAR @ vector[-x]),
     )
 
 
@@ -426,26 +404,19 @@ def linear_phase(study) -> Measurement:
     r = second_stages(study)[-1]
     size = r.S[:, C1, V1]
     small = (size > 1e-5) & (size < 2e-4)
-    found = {
-        "c.S v": size,
-        "v.S c": r.S[:, V1, C1],
-        "c.A c": r.A[:, C1, C1],
-        "v.A v": r.A[:, V1, V1],
-    }
-    closed, other = (theory.linear_phase(r.times, r.gamma, r.omega, K) for K in (2, 3))
-    when, three = (theory.attention_time(r.gamma, r.omega, K, 1e-4) for K in (2, 3))
+    S, A = r.S[small], r.A[small]
+    found = {"c.S v": S[:, C1, V1], "v.S c": S[:, V1, C1], "c.A c": A[:, C1, C1]}
+    found["v.A v"] = A[:, V1, V1]
+    closed, other = (theory.linear_phase(r.times[small], r.gamma, r.omega, K) for K in (2, 3))
+    when, late = (theory.attention_time(r.gamma, r.omega, K, 1e-4) for K in (2, 3))
     reached = CubicSpline(np.log(size[small]), r.times[small])(np.log(1e-4))
 
-    def agrees(name: str) -> Measurement:
-        known, there = closed[name][small], Control("three groups", other[name][small])
-        return equal(
-            predicted=known, measured=found[name][small], rtol=5e-4, each=True, control=there
-        )
+    def agrees(known, measured, there, rtol: float) -> Measurement:
+        control = Control("three groups", there)
+        return equal(predicted=known, measured=measured, rtol=rtol, each=True, control=control)
 
-    time = equal(
-        predicted=when, measured=reached, rtol=1e-4, control=Control("three groups", three)
-    )
-    return every(**{name: agrees(name) for name in found}, time=time)
+    parts = {name: agrees(closed[name], x, other[name], 5e-4) for name, x in found.items()}
+    return every(**parts, time=agrees(when, reached, late, 1e-4))
 
 
 @paper.claim("ours: ten numbers solve the 36-variable system", regime=staged)
@@ -461,9 +432,5 @@ def reduced_solves_full(study) -> Measurement:
 
     wanted = np.stack([grown(r.rates[name]) for name in "SAB"])
     found = np.stack([getattr(r, name)[-1] - getattr(r, name)[0] for name in "SAB"])
-    return equal(
-        predicted=wanted,
-        measured=found,
-        rtol=1e-6,
-        control=Control("on all samples", np.stack([grown(M @ r.B + r.A @ M)] * 3)),
-    )
+    other = Control("on all samples", np.stack([grown(M @ r.B + r.A @ M)] * 3))
+    return equal(predicted=wanted, measured=found, rtol=1e-6, control=other)
