@@ -15,20 +15,8 @@ from typing import Any
 import numpy as np
 
 from attnflow.claims import Claim, Control, Measurement, at_most, corrected, identity
-from attnflow.studies.two_mixture.claims.common import (
-    C1,
-    C2,
-    CONFLICTING,
-    V1,
-    V2,
-    both_heads,
-    forward,
-    lifted,
-    neurons_of,
-    past_gates,
-    score_force,
-    turned,
-)
+from attnflow.studies.two_mixture.claims import common
+from attnflow.studies.two_mixture.claims.common import C1, C2, CONFLICTING, V1, V2, past_gates
 from attnflow.studies.two_mixture.errata import QUARTER
 from attnflow.studies.two_mixture.paper import paper
 
@@ -55,28 +43,30 @@ class Point:
 
     @property
     def w(self) -> np.ndarray:
-        return neurons_of(self.gamma, self.a)
+        return common.neurons_of(self.gamma, self.a)
 
     @functools.cached_property
     def known(self) -> tuple[np.ndarray, float]:
         """p[sample, key, query] of the plus head, and g, which the conflicting samples share."""
-        p, _, f = forward(self.w, both_heads(self.S), CONFLICTING, BIAS)
+        p, _, f = common.forward(self.w, common.both_heads(self.S), CONFLICTING, BIAS)
         return p[0], float(1 / (1 + np.exp(CONFLICTING.label[0] * f[0])))
 
     @functools.cached_property
     def M(self) -> np.ndarray:
         """-dL/dS of the plus head, from the loss alone."""
-        return score_force(self.w, both_heads(self.S), CONFLICTING, BIAS)
+        return common.score_force(self.w, common.both_heads(self.S), CONFLICTING, BIAS)
 
     @functools.cached_property
     def uniform(self) -> np.ndarray:
         """M with 1/3 in place of p but not in g: that of S = 0, where g = 1/2."""
-        return 2 * self.known[1] * score_force(self.w, np.zeros((2, 4, 4)), CONFLICTING, BIAS)
+        return (
+            2 * self.known[1] * common.score_force(self.w, np.zeros((2, 4, 4)), CONFLICTING, BIAS)
+        )
 
     def of_sample(self, sample: str) -> np.ndarray:
         """-d loss/dS on one conflicting sample alone."""
         alone = CONFLICTING.restricted(where=np.array(NAMES) == sample)
-        return score_force(self.w, both_heads(self.S), alone, BIAS)
+        return common.score_force(self.w, common.both_heads(self.S), alone, BIAS)
 
     def rates(self, M: np.ndarray) -> dict[str, np.ndarray]:
         S, A, B = self.S, self.A, self.B
@@ -102,8 +92,11 @@ class Point:
 def points() -> tuple[Point, ...]:
     rng, made = np.random.default_rng(17), []
     for _ in range(3):
-        S = lifted(*(0.4 * rng.standard_normal((2, 2)) for _ in range(2)))
-        A, B = (lifted(*(x @ turned(x) for x in rng.standard_normal((2, 2, 2)))) for _ in range(2))
+        S = common.lifted(*(0.4 * rng.standard_normal((2, 2)) for _ in range(2)))
+        A, B = (
+            common.lifted(*(x @ common.turned(x) for x in rng.standard_normal((2, 2, 2))))
+            for _ in range(2)
+        )
         made.append(Point(float(rng.uniform(0.2, 0.6)), float(rng.uniform(0.5, 1.0)), S, A, B))
     return tuple(made)
 

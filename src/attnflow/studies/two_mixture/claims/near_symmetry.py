@@ -5,18 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from attnflow.claims import Control, Measurement, at_most, corrected, equal, every
-from attnflow.studies.two_mixture.claims.common import (
-    C1,
-    C2,
-    CONFLICTING,
-    V1,
-    V2,
-    StageTwo,
-    both_heads,
-    forward,
-    second_stage,
-    staged,
-)
+from attnflow.studies.two_mixture.claims import common
+from attnflow.studies.two_mixture.claims.common import C1, C2, V1, V2, StageTwo, staged
 from attnflow.studies.two_mixture.claims.stage_two import at_t1, in_omega
 from attnflow.studies.two_mixture.errata import QUARTER
 from attnflow.studies.two_mixture.paper import paper
@@ -67,7 +57,7 @@ def asymmetry_slow(study) -> Measurement:
 @paper.claim("Lemma E.4 (start)", part="proof-step", regime=staged)
 def asymmetry_start(study) -> Measurement:
     r"""$\Delta(T_1) = \omega^2$ and $\dot\Delta = 0$ at $T_1$."""
-    r = second_stage(study)
+    r = common.second_stage(study)
     Delta, moved = size(r), speed(r) / r.omega**2
     late, fast = Control("at T2", measured=Delta[-1]), Control("at T2", moved[-1])
     return every(
@@ -94,8 +84,10 @@ def rate_at_uniform_attention(study) -> Measurement:
     r"""With $p = 1/3$ $\frac{d}{dt} c_1^\top S v_1 = \frac{1}{12} g\cdot 2\cdot\frac{2}{3} w_+^\top
     c_1 (v_1^\top B v_1 - v_1^\top B v_2 + c_1^\top A c_1 - c_1^\top A c_2)$, and $\frac{d}{dt}
     c_1^\top S (v_1 + v_2)$ vanishes."""
-    r, M = second_stage(study), at_t1(study)[2]
-    g = 1 / (1 + np.exp(forward(r.w, both_heads(r.S), CONFLICTING, r.bias)[2][:, 0]))
+    r, M = common.second_stage(study), at_t1(study)[2]
+    g = 1 / (
+        1 + np.exp(common.forward(r.w, common.both_heads(r.S), common.CONFLICTING, r.bias)[2][:, 0])
+    )
     rate = (M @ r.B + r.A @ M)[:, C1] * (g / g[0])[:, None]  # all conflicting samples share g
     brackets = r.B[:, V1, V1] - r.B[:, V1, V2] + r.A[:, C1, C1] - r.A[:, C1, C2]
     printed = g / 3 * 2 * brackets * 2 / 3 * r.gamma

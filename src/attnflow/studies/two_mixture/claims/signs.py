@@ -7,19 +7,8 @@ import numpy as np
 from attnflow.claims import Claim, Control, Measurement, at_least, corrected, equal, sign
 from attnflow.models.two_head import HEADS
 from attnflow.models.two_head_gram import infinite_width_start
-from attnflow.studies.two_mixture.claims.common import (
-    C1,
-    C2,
-    CONFLICTING,
-    TWO,
-    V1,
-    StageTwo,
-    both_heads,
-    forward,
-    past_gates,
-    second_stage,
-    staged,
-)
+from attnflow.studies.two_mixture.claims import common
+from attnflow.studies.two_mixture.claims.common import C1, C2, V1, StageTwo, staged
 from attnflow.studies.two_mixture.claims.stage_two import AFTER, everyone
 from attnflow.studies.two_mixture.errata import DIAGONAL
 from attnflow.studies.two_mixture.paper import paper
@@ -102,7 +91,7 @@ def values_at_start(study) -> Measurement:
 )
 def growing_variables(study) -> Measurement:
     r"""$c_1^\top S v_1$, $c_1^\top A c_1$ and $v_1^\top B v_1$ grow on $[T_1, T_2]$."""
-    r = second_stage(study)
+    r = common.second_stage(study)
     first, last = r.rates["S"][AFTER, C1, V1], r.rates["B"][AFTER, V1, V1]
     found, extracted = (np.stack([first, r.rates["A"][AFTER, C1, j], last]) for j in (C1, V1))
     return sign(predicted=1, measured=found, control=Control("as extracted", extracted))
@@ -111,7 +100,7 @@ def growing_variables(study) -> Measurement:
 @paper.claim("Lemma E.5 (v1 S c1)", part="proof-step", regime=staged)
 def example_of_the_proof(study) -> Measurement:
     r"""$\frac{d}{dt} v_1^\top S c_1 \le 0$ on $[T_1, T_2]$, the example of the proof."""
-    r = second_stage(study)
+    r = common.second_stage(study)
     rate = r.rates["S"][:, V1] / r.omega**2
     return sign(predicted=-1, measured=rate[:, C1], control=Control("v_1' S c_2", rate[:, C2]))
 
@@ -119,7 +108,7 @@ def example_of_the_proof(study) -> Measurement:
 @paper.claim("Lemma E.5 (second column)", part="proof-step", regime=staged)
 def second_column(study) -> Measurement:
     r"""The rates of the second column have the opposite sign of those of the first."""
-    r = second_stage(study)
+    r = common.second_stage(study)
 
     def rates(row: int, column: int) -> np.ndarray:
         return np.stack(
@@ -133,7 +122,7 @@ def second_column(study) -> Measurement:
 @paper.claim(
     "Lemma E.5 (parabola)",
     part="proof-step",
-    regime=past_gates,
+    regime=common.past_gates,
     reading=r"$\frac13 < x_2 < \frac33$ is read $\frac13 < x_2 < \frac23$",
 )
 def parabola(study) -> Measurement:
@@ -154,8 +143,12 @@ def gates_on(study) -> Measurement:
     r"""On $[T_1, T_2]$ the gates of all conflicting samples are on, in both heads."""
 
     def heights(r: StageTwo, population: MixturePopulation) -> float:
-        return float((forward(r.w, both_heads(r.S), population, r.bias)[1] + r.bias).min())
+        return float(
+            (common.forward(r.w, common.both_heads(r.S), population, r.bias)[1] + r.bias).min()
+        )
 
-    easy = TWO.population.restricted(agreement=1)
-    found, shut = ([heights(r, each) for r in everyone(study)] for each in (CONFLICTING, easy))
+    easy = common.TWO.population.restricted(agreement=1)
+    found, shut = (
+        [heights(r, each) for r in everyone(study)] for each in (common.CONFLICTING, easy)
+    )
     return sign(predicted=1, measured=found, control=Control("the consistent samples", shut))

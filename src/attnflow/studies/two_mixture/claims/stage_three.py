@@ -34,18 +34,7 @@ from attnflow.models.two_head_reduced import symmetric_flow
 from attnflow.studies.two_mixture import margin, theory
 from attnflow.studies.two_mixture.algorithm import ThreeStages, loss_marks, three_stages
 from attnflow.studies.two_mixture.claims import common
-from attnflow.studies.two_mixture.claims.common import (
-    C1,
-    CONFLICTING,
-    SAMPLES,
-    TWO,
-    V1,
-    V2,
-    derivative,
-    forward,
-    loss,
-    neurons_of,
-)
+from attnflow.studies.two_mixture.claims.common import C1, SAMPLES, V1, V2, forward, loss
 from attnflow.studies.two_mixture.claims.stage_two import in_omega
 from attnflow.studies.two_mixture.config import Config
 from attnflow.studies.two_mixture.errata import MINUS_HEAD
@@ -59,10 +48,7 @@ LOSSES = (*EPSILONS, 0.001, 0.0001)
 HIGH = 9.0
 """A bias that keeps the gates on at random weights."""
 
-SHARP = 0.3
-"""Largest omega at which the gates of stage 3 are seen to cross, not slide."""
-
-ALL = TWO.population
+ALL = common.TWO.population
 
 
 @condition
@@ -73,8 +59,8 @@ def stop_of_order_one(config: Config) -> Regime:
 
 @condition
 def sharp(config: Config) -> Regime:
-    """At omega = .45 a gate slides on its surface in stage 3, and neither opens nor stays shut."""
-    return Regime(config.omega <= SHARP, f"omega <= {SHARP:g} here")
+    words = "omega <= 0.3: beyond it a gate slides in stage 3, and neither opens nor stays shut"
+    return Regime(config.omega <= 0.3, words)
 
 
 converging = common.past_gates & common.condition_one & stop_of_order_one
@@ -86,7 +72,7 @@ def three(study, elsewhere: bool = False) -> ThreeStages:
     stop = float(c.score_stop)
     if elsewhere:
         stop = 0.5 if stop > 1 else 2.0
-    return three_stages(TWO, float(c.omega), float(c.bias), float(c.t1), stop, LOSSES)
+    return three_stages(common.TWO, float(c.omega), float(c.bias), float(c.t1), stop, LOSSES)
 
 
 def arrays(found: ThreeStages) -> tuple[np.ndarray, np.ndarray]:
@@ -94,7 +80,7 @@ def arrays(found: ThreeStages) -> tuple[np.ndarray, np.ndarray]:
     at = found.solution.trajectory["phase"].values == 2
     w = found.solution.states()["w"][at]
     S = common.both_heads(common.lifted(found.at_t2["S_sum"], found.at_t2["S_diff"]))
-    return np.stack([neurons_of(*each) for each in w]), S
+    return np.stack([common.neurons_of(*each) for each in w]), S
 
 
 # --- The full model at infinite width: 40 numbers, no symmetry put in, stage by stage.
@@ -117,7 +103,7 @@ def trained(study, uneven: float = 0.0) -> Trained:
     start = score_start(2, np.array([[uneven, 0, 0, 0], [0, 0, 0, 0]]))
     first = stage(ALL, "attention", start, float(c.t1))
     score = Mark(lambda state: state["S"][0, C1, V1], float(c.score_stop))
-    second = stage(CONFLICTING, "neurons", first.final, 5000.0, score=score)
+    second = stage(common.CONFLICTING, "neurons", first.final, 5000.0, score=score)
     low = Mark(lambda state: loss(state["w"], state["S"], ALL, c.bias), EPSILONS[-1], -1)
     third = stage(ALL, "attention", second.final, 1e6, loss=low)
     w = np.stack([first.final["w"], third.final["w"]])
@@ -164,7 +150,9 @@ def witness(study) -> Measurement:
     on all samples."""
 
     def least(S: np.ndarray) -> float:
-        return float((ALL.label * forward(neurons_of(1, 1), S, ALL, study.config.bias)[2]).min())
+        return float(
+            (ALL.label * forward(common.neurons_of(1, 1), S, ALL, study.config.bias)[2]).min()
+        )
 
     most, before = 0.5 * min(1.0, study.config.score_stop), least(np.zeros((2, 4, 4)))
     control = Control("before stage 2", before)
@@ -230,9 +218,9 @@ def expansion(study, key: str, at: int) -> Measurement:
         return display(p[0], key, g[EASY], g[HARD], on)
 
     return identity(
-        over=[w[0], neurons_of(3, 1)],  # of T2, where a gate is shut; with all gates on
+        over=[w[0], common.neurons_of(3, 1)],  # of T2, where a gate is shut; with all gates on
         predicted=written,
-        measured=lambda w: -derivative(lambda x: loss(x, S, ALL, bias), w)[0, at],
+        measured=lambda w: -common.derivative(lambda x: loss(x, S, ALL, bias), w)[0, at],
         rtol=1e-11,
         control=Control("all gates on", lambda w: written(w, 1.0)),
     )
@@ -360,13 +348,13 @@ def loss_falls_at_its_square(study) -> Measurement:
     w, S = arrays(found)
 
     def ratio(w: np.ndarray, S: np.ndarray, population: MixturePopulation = ALL) -> float:
-        force = derivative(lambda x: loss(x, S, population, bias), w)
+        force = common.derivative(lambda x: loss(x, S, population, bias), w)
         g = 1 / (1 + np.exp(ALL.label * forward(w, S, ALL, bias)[2]))
         return float((force**2).sum() / (g[EASY] ** 2 + g[HARD] ** 2))
 
     least = min(ratio(each, S) for each in w[:: max(1, len(w) // 40)])
     bound = margin.margin(found.flow, found.at_t2).value ** 2 / 4
-    uniform = Control("conflicting, uniform attention", ratio(w[0], 0 * S, CONFLICTING))
+    uniform = Control("conflicting, uniform attention", ratio(w[0], 0 * S, common.CONFLICTING))
     return at_least(bound=bound, measured=least, control=uniform, note="margin^2/4")
 
 
@@ -414,7 +402,7 @@ def loss_reaches_epsilon(study) -> Measurement:
     run, S = three(study), arrays(three(study))[1]
 
     def reached(w, S: np.ndarray) -> float:
-        return float(loss(neurons_of(*w), S, ALL, study.config.bias))
+        return float(loss(common.neurons_of(*w), S, ALL, study.config.bias))
 
     stuck = [reached(without_attention(study).final["w"], 0 * S)] * len(LOSSES)
     control = Control("without stage 2, for long", measured=stuck)
@@ -461,7 +449,7 @@ def gates_open_again(study) -> Measurement:
     def open_(w: np.ndarray, S: np.ndarray) -> bool:
         return bool((forward(w, S, ALL, bias)[1] + bias > 0).all())
 
-    skipped = open_(neurons_of(*without_attention(study).final["w"]), 0 * S)
+    skipped = open_(common.neurons_of(*without_attention(study).final["w"]), 0 * S)
     found = open_(w[-1], S) and len(again) == 1
     note = f"they open at t - T2 = {again[0]:.4g}" if again else "none opens"
     return fact(measured=found, control=Control("without stage 2", skipped), note=note)
@@ -478,7 +466,7 @@ def ends(found: ThreeStages) -> np.ndarray:
 def without_attention(study) -> Solution:
     """Stage 3 right after stage 1: the neurons alone, for long."""
     c, start = study.config, three(study).at_t1
-    flow = symmetric_flow(TWO.orbits, c.omega, c.bias, ("attention",))
+    flow = symmetric_flow(common.TWO.orbits, c.omega, c.bias, ("attention",))
     stops = loss_marks(flow.loss_of, (0.3,))
     return integrate(
         flow, start, 2e4, stops=stops, rtol=1e-8, solver=common.EXPLICIT, progress=False

@@ -19,27 +19,8 @@ from attnflow.claims import (
     slope,
 )
 from attnflow.studies.two_mixture import theory
-from attnflow.studies.two_mixture.claims.common import (
-    C1,
-    CONFLICTING,
-    GRID,
-    MODERATE,
-    TWO,
-    V1,
-    V2,
-    StageTwo,
-    both_heads,
-    force,
-    neurons_of,
-    past_gates,
-    run_at,
-    score_force,
-    second_stage,
-    second_stages,
-    stage_two,
-    staged,
-    three_tokens_past_gates,
-)
+from attnflow.studies.two_mixture.claims import common
+from attnflow.studies.two_mixture.claims.common import C1, V1, V2, StageTwo, staged
 from attnflow.studies.two_mixture.errata import DOUBLED, QUARTER
 from attnflow.studies.two_mixture.paper import paper
 
@@ -52,12 +33,12 @@ LINEAR = np.array([[0.0, 1, 1], [1, 0, 0], [1, 0, 0]])
 
 def everyone(study) -> tuple[StageTwo, ...]:
     """Stage 2 at the config's omega and at those that orders are fitted over."""
-    return (second_stage(study), *second_stages(study))
+    return (common.second_stage(study), *common.second_stages(study))
 
 
 def in_omega(study, kind, power: float, y, control: Control, tol: float = 0.1) -> Measurement:
     """An order in omega of something measured on stage 2."""
-    rs = second_stages(study)
+    rs = common.second_stages(study)
     return order(kind, over=rs, x=lambda r: r.omega, y=y, power=power, tol=tol, control=control)
 
 
@@ -66,7 +47,9 @@ def at_t1(study) -> tuple[float, float, np.ndarray]:
     """gamma, omega^2 and M = -dL/dS of the plus head at T1, where S = 0 and A = B = omega^2."""
     c = study.config
     gamma, a = (float(x) for x in theory.neurons(c.t1, c.bias))
-    M = score_force(neurons_of(gamma, a), np.zeros((2, 4, 4)), CONFLICTING, c.bias)
+    M = common.score_force(
+        common.neurons_of(gamma, a), np.zeros((2, 4, 4)), common.CONFLICTING, c.bias
+    )
     return gamma, c.omega**2, M
 
 
@@ -135,7 +118,7 @@ def too_large(
 def order_at_start(study) -> Measurement:
     r"""At $T_1$ the fastest of the other scores are $v_k^\top S c_{k'}$, at half the rate of the
     leading ones; all self-scores stand still."""
-    r, M = second_stage(study), at_t1(study)[2]
+    r, M = common.second_stage(study), at_t1(study)[2]
     size, lead = np.abs(M), M[C1, V1]
     selves = np.abs([r.rates["A"], r.rates["B"]]).max(axis=(0, 2, 3))
     found = [others(M).max() / lead, *size[V1:, :V1].ravel() / lead]
@@ -220,7 +203,7 @@ def self_dominance(study, name: str, own: int, other: int) -> Measurement:
     return dominance(study, 1 / 4, ratio, *(self_ratio(G, own, other) for G in moved))
 
 
-@paper.claim("ours: how small omega has to be", part="hypothesis", regime=past_gates)
+@paper.claim("ours: how small omega has to be", part="hypothesis", regime=common.past_gates)
 def constant_of_condition_one(study) -> Measurement:
     r"""The constant $C$ of Condition 1 shrinks with $\gamma/a$ at $T_1$: (11) holds at $\omega =
     2\gamma/a$ and fails at $\omega = 8\gamma/a$, although both are below $1/2$."""
@@ -229,7 +212,7 @@ def constant_of_condition_one(study) -> Measurement:
         t1 = late * theory.gate_time(bias)
         gamma, a = (float(x) for x in theory.neurons(t1, bias))
         for scale, into in found.items():
-            S = run_at(bias, scale * gamma / a, t1, 1.0).S
+            S = common.run_at(bias, scale * gamma / a, t1, 1.0).S
             into.append(float(score_ratio(S[AFTER]).max()))
     return at_most(bound=0.51, measured=found[2], control=Control("omega = 8 gamma/a", found[8]))
 
@@ -284,7 +267,7 @@ score_growth_informal = paper.claim("Lemma 5.5", part="constant", regime=staged)
 def loose_bound(study) -> Measurement:
     r"""The bound guarantees the rate $\sqrt 2\, b \le \sqrt 2\,\gamma/18$; the scores grow at
     $2\gamma/9$."""
-    r = second_stages(study)[-1]
+    r = common.second_stages(study)[-1]
     early = (r.S[:, C1, V1] > 1e-5) & (r.S[:, C1, V1] < 1e-3)
     t, guaranteed = r.times[early], np.sqrt(2) * r.gamma / 18
 
@@ -309,7 +292,7 @@ def second_stage_logarithmic(study) -> Measurement:
 
 
 def _length(study, power: float) -> Measurement:
-    rs = second_stages(study)[1:]  # the slope is that of small omega
+    rs = common.second_stages(study)[1:]  # the slope is that of small omega
     guaranteed = theory.comparison(rs[0].times, 1.0, rs[0].gamma / 18)[1]
     slow = np.diff(rs[0].times)[-1] / np.diff(np.log(guaranteed))[-1]
     return slope(
@@ -322,16 +305,18 @@ def _length(study, power: float) -> Measurement:
 
 
 @paper.claim(
-    "ours: stage 2 takes 9 (K-1)/gamma log 1/omega", part="constant", regime=three_tokens_past_gates
+    "ours: stage 2 takes 9 (K-1)/gamma log 1/omega",
+    part="constant",
+    regime=common.three_tokens_past_gates,
 )
 def slope_for_groups(study) -> Measurement:
     r"""For $K$ groups ($L = 3$) $T_2 - T_1$ grows with $\log 1/\omega$ at the slope
     $9(K-1)/\gamma$, $T_1$ in units of $K/2$."""
     c = study.config
     gamma, a = (float(x) for x in theory.neurons(c.t1, c.bias))
-    K, stop = max(c.groups, 3), min(float(c.score_stop), MODERATE)
+    K, stop = max(c.groups, 3), min(float(c.score_stop), common.MODERATE)
     scales = np.array([1e-2, 3e-3, 1e-3])
-    lengths = [stage_two(gamma, a, float(c.bias), float(w), stop, K).time for w in scales]
+    lengths = [common.stage_two(gamma, a, float(c.bias), float(w), stop, K).time for w in scales]
     known, other = (theory.attention_slope(gamma, each) for each in (K, K + 1))
     control = Control("one group more", other)
     return slope(x=-np.log(scales), y=lengths, predicted=known, within=2e-3, control=control)
@@ -340,14 +325,14 @@ def slope_for_groups(study) -> Measurement:
 @paper.claim("Lemma E.3 (scores)", regime=staged)
 def scores_of_order_one(study) -> Measurement:
     r"""At $T_2$ $c_1^\top S v_1$ and $-c_1^\top S v_2$ are of order one, whatever $\omega$."""
-    half = Control("half-way through stage 2", measured=lambda r: -r.S[GRID // 2, C1, V2])
+    half = Control("half-way through stage 2", measured=lambda r: -r.S[common.GRID // 2, C1, V2])
     return in_omega(study, "Theta", 0, lambda r: -r.S[-1, C1, V2], half, tol=0.01)
 
 
 @paper.claim(
     "Lemma E.3 (comparison system)",
     part="proof-step",
-    regime=past_gates,
+    regime=common.past_gates,
     reading=r"printed is $\dot x = (b/\sqrt m) A x$; its solution and Lemma E.2 have $b$",
 )
 def comparison_system(study) -> Measurement:
@@ -366,7 +351,7 @@ def comparison_system(study) -> Measurement:
     )
 
 
-@paper.claim("Lemma E.3 (eigenvectors)", part="proof-step", regime=past_gates)
+@paper.claim("Lemma E.3 (eigenvectors)", part="proof-step", regime=common.past_gates)
 def comparison_spectrum(study) -> Measurement:
     r"""$[[0,1,1],[1,0,0],[1,0,0]]$ has the eigenvalues $0, \pm\sqrt 2$ with the vectors $(0,-1,1)$
     and $(\lambda, 1, 1)$."""
@@ -384,7 +369,7 @@ def comparison_spectrum(study) -> Measurement:
 def comparison_holds(study) -> Measurement:
     r"""The comparison system stays below $(c_1^\top S v_1, c_1^\top A c_1, v_1^\top B v_1)$ with
     the $b$ of Lemma E.2."""
-    r = second_stage(study)
+    r = common.second_stage(study)
     three = np.stack([r.S[:, C1, V1], r.A[:, C1, C1], r.B[:, V1, V1]])
     below, b = float(_largest_b(r).min()), 2 * np.sqrt(2) * r.gamma / 18
 
@@ -401,7 +386,7 @@ def linear_phase(study) -> Measurement:
     c = -\frac{\omega^2}{2}\sinh\frac{\gamma t}{9}$, $c^\top A c = \frac{\omega^2}{2}(1 +
     \cosh\frac{2\gamma t}{9})$, $v^\top A v$ at half that rate: the relative error is of the order
     of the score."""
-    r = second_stages(study)[-1]
+    r = common.second_stages(study)[-1]
     size = r.S[:, C1, V1]
     small = (size > 1e-5) & (size < 2e-4)
     S, A = r.S[small], r.A[small]
@@ -424,8 +409,8 @@ def reduced_solves_full(study) -> Measurement:
     r"""Along stage 2 the scores and self-scores of the ten variables change as Appendix B.2 says of
     all 36: their change is the integral of $MB + AM$, $MS^\top + SM^\top$, $M^\top S + S^\top
     M$."""
-    r = second_stage(study)
-    M = force(r.w, both_heads(r.S), TWO.population, r.bias)[1][:, 0]
+    r = common.second_stage(study)
+    M = common.force(r.w, common.both_heads(r.S), common.TWO.population, r.bias)[1][:, 0]
 
     def grown(rate: np.ndarray) -> np.ndarray:
         return CubicSpline(r.times, rate).integrate(0, r.length)
