@@ -288,3 +288,8 @@ def derivative(function: Callable[[Any], Any], x: np.ndarray) -> np.ndarray:
         z[k] += 1j * h
         out[k] = np.imag(function(z)) / h
     return out
+
+
+def score_force(w: Any, S: Any, population: MixturePopulation, bias: float) -> np.ndarray:
+    """`M = -dL/dS` of the plus head from the loss alone, by complex steps."""
+    return -derivative(lambda X: loss(w, np.stack([X, S[1]]), population, bias), S[0])

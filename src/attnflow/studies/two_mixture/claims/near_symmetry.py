@@ -2,192 +2,134 @@
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 
-from attnflow.claims import (
-    Correction,
-    Measurement,
-    at_most,
-    claim,
-    corrected,
-    equal,
-    every,
-    exponent,
-)
-from attnflow.studies.two_mixture.claims.common import (
-    C1,
-    C2,
-    CONFLICTING,
-    OMEGAS,
-    V1,
-    V2,
-    StageTwo,
-    both_heads,
-    force,
-    forward,
-    order_at_most,
-    said,
-    second_stage,
-    second_stages,
-    staged,
-)
-from attnflow.studies.two_mixture.claims.stage_two import SNIPPET_STAGE_TWO
+from attnflow.claims import Control, Measurement, at_most, corrected, equal, every
+from attnflow.studies.two_mixture.claims import common
+from attnflow.studies.two_mixture.claims.common import C1, C2, V1, V2, StageTwo, staged
+from attnflow.studies.two_mixture.claims.stage_two import at_t1, in_omega
+from attnflow.studies.two_mixture.errata import QUARTER
+from attnflow.studies.two_mixture.paper import paper
 
 SUMS = np.array([[1.0, 1, 0, 0], [0, 0, 1, 1]])
 """c_1 + c_2 and v_1 + v_2."""
 
-# --- Near symmetry: Lemma E.4.
 
-
-def _asymmetry(S: np.ndarray, A: np.ndarray, B: np.ndarray) -> np.ndarray:
-    """Delta of Lemma E.4 over time."""
+def asymmetry(S: np.ndarray, A: np.ndarray, B: np.ndarray) -> np.ndarray:
+    """Delta of Lemma E.4 over time; of the rates, a bound on its speed."""
     parts = [SUMS @ S, S @ SUMS.T, SUMS @ A, SUMS @ B]
     return np.max([np.abs(x).max(axis=(1, 2)) for x in parts], axis=0)
 
 
-@functools.lru_cache(maxsize=64)
-def _deltas(r: StageTwo) -> tuple[np.ndarray, np.ndarray]:
-    """Delta, and a bound on |dDelta/dt|: the fastest of the sums it is the largest of."""
-    return _asymmetry(r.S, r.A, r.B), _asymmetry(*(r.rates[n] for n in "SAB"))
+def size(r: StageTwo) -> np.ndarray:
+    return asymmetry(r.S, r.A, r.B)
 
 
-@claim("Lemma E.4 (size)", **said(staged, "consistent"))
+def speed(r: StageTwo) -> np.ndarray:
+    return asymmetry(*(r.rates[name] for name in "SAB"))
+
+
+@paper.claim("Lemma E.4 (size)", regime=staged)
 def asymmetry_small(study) -> Measurement:
-    """Delta = O~(omega) up to T2; it is of order omega^2."""
-    rs = second_stages(study)
-    return order_at_most(
-        OMEGAS,
-        [_deltas(r)[0].max() for r in rs],
-        1.0,
-        control_y=[r.S[-1, C1, V1] for r in rs],
-        note="control: the leading score",
-    )
+    r"""$\Delta = \tilde O(\omega)$ up to $T_2$."""
+    lead = Control("the leading score", measured=lambda r: r.S[-1, C1, V1])
+    return in_omega(study, "O", 1, lambda r: size(r).max(), lead)
 
 
-@claim("ours: asymmetry is omega^2", part="constant", **said(staged, "consistent"))
+@paper.claim("ours: asymmetry is omega^2", part="constant", regime=staged)
 def asymmetry_order(study) -> Measurement:
-    """Delta(T2) = omega^2 (1 + small): the sum sector of the self-scores hardly moves."""
-    rs = second_stages(study)
-    return exponent(OMEGAS, [_deltas(r)[0][-1] for r in rs], 2.0, tol=0.2, control=1.0)
+    r"""$\Delta(T_2) = \omega^2(1 + o(1))$: the sum sector of the self-scores hardly moves."""
+    lead = Control("c_1' A c_1", measured=lambda r: r.A[-1, C1, C1])
+    return in_omega(study, "Theta", 2, lambda r: size(r)[-1], lead, tol=0.05)
 
 
-@claim("Lemma E.4 (rates)", **said(staged, "consistent"))
+@paper.claim("Lemma E.4 (rates)", regime=staged)
 def asymmetry_slow(study) -> Measurement:
-    """dDelta/dt over d c_1^T S v_1/dt = O~(omega) on [T1, T2]; it is of order omega^2."""
-    rs = second_stages(study)
-    found = [(_deltas(r)[1] / r.rates["S"][:, C1, V1]).max() for r in rs]
-    other = [(-r.rates["S"][:, V1, C1] / r.rates["S"][:, C1, V1]).max() for r in rs]
-    return order_at_most(
-        OMEGAS, found, 1.0, control_y=other, note="control: v_1^T S c_1 in place of Delta"
-    )
+    r"""$\dot\Delta$ over $\frac{d}{dt} c_1^\top S v_1$ is $\tilde O(\omega)$ on $[T_1, T_2]$."""
+
+    def over_lead(r: StageTwo, rate: np.ndarray) -> float:
+        return float((rate / r.rates["S"][:, C1, V1]).max())
+
+    control = Control("of v_1' S c_1", measured=lambda r: over_lead(r, -r.rates["S"][:, V1, C1]))
+    return in_omega(study, "O", 1, lambda r: over_lead(r, speed(r)), control)
 
 
-@claim("Lemma E.4 (start)", part="proof-step", **said(staged))
+@paper.claim("Lemma E.4 (start)", part="proof-step", regime=staged)
 def asymmetry_start(study) -> Measurement:
-    """Delta(T1) = omega^2 and dDelta/dt = 0 at T1."""
-    r = second_stage(study)
-    size, speed = _deltas(r)
+    r"""$\Delta(T_1) = \omega^2$ and $\dot\Delta = 0$ at $T_1$."""
+    r = common.second_stage(study)
+    Delta, moved = size(r), speed(r) / r.omega**2
+    late, fast = Control("at T2", measured=Delta[-1]), Control("at T2", moved[-1])
     return every(
-        size=equal(r.omega**2, size[0], rtol=1e-12, control=r.omega),
-        speed=at_most(speed[0], 1e-18, control=speed[-1], note="control: at T2"),
+        size=equal(predicted=r.omega**2, measured=Delta[0], rtol=1e-12, control=late),
+        speed=at_most(bound=1e-15, measured=moved[0], control=fast),
     )
 
 
-@claim("Lemma E.4 (eq 15)", part="proof-step", **said(staged, "consistent"))
+@paper.claim("Lemma E.4 (eq 15)", part="proof-step", regime=staged)
 def asymmetry_rate(study) -> Measurement:
-    """|dDelta/dt| <= O(Delta Delta p), Delta p the largest change of attention from 1/3."""
-    rs = second_stages(study)
+    r"""$|\dot\Delta| \le O(\Delta\,\Delta p)$, $\Delta p$ the largest change of attention from
+    $1/3$."""
 
-    def constant(r: StageTwo) -> float:
-        size, speed = _deltas(r)
+    def constant(r: StageTwo, rate: np.ndarray) -> float:
         moved = np.abs(r.attention - 1 / 3).max(axis=(1, 2, 3, 4))
-        return float((speed / np.where(moved > 0, size * moved, np.inf)).max())
+        return float((rate / np.where(moved > 0, size(r) * moved, np.inf)).max())
 
-    return order_at_most(
-        OMEGAS,
-        [constant(r) for r in rs],
-        0.0,
-        control_y=[constant(r) / r.omega for r in rs],
-        note="over Delta Delta p; control: over omega times it",
-    )
+    control = Control("of v_1' S c_1", measured=lambda r: constant(r, -r.rates["S"][:, V1, C1]))
+    return in_omega(study, "O", 0, lambda r: constant(r, speed(r)), control)
 
 
-@claim("Lemma E.4 (uniform attention)", part="proof-step", **said(staged, "holds-corrected"))
+@paper.claim("Lemma E.4 (uniform attention)", part="proof-step", regime=staged)
 def rate_at_uniform_attention(study) -> Measurement:
-    """With p = 1/3 d c_1^T S v_1/dt is (1/12) g 2 (2/3) w.c_1 (v_1^T B v_1 - v_1^T B v_2 +
-    c_1^T A c_1 - c_1^T A c_2), and d c_1^T S (v_1 + v_2)/dt vanishes.
-    """
-    r = second_stage(study)
-    _, M = force(r.w, both_heads(r.S), CONFLICTING, r.bias, uniform=True)
-    M = M[:, 0]
-    rate = M @ r.B + r.A @ M
-    g = 1 / (1 + np.exp(forward(r.w, both_heads(r.S), CONFLICTING, r.bias)[2][:, 0]))
+    r"""With $p = 1/3$ $\frac{d}{dt} c_1^\top S v_1 = \frac{1}{12} g\cdot 2\cdot\frac{2}{3} w_+^\top
+    c_1 (v_1^\top B v_1 - v_1^\top B v_2 + c_1^\top A c_1 - c_1^\top A c_2)$, and $\frac{d}{dt}
+    c_1^\top S (v_1 + v_2)$ vanishes."""
+    r, M = common.second_stage(study), at_t1(study)[2]
+    g = 1 / (
+        1 + np.exp(common.forward(r.w, common.both_heads(r.S), common.CONFLICTING, r.bias)[2][:, 0])
+    )
+    rate = (M @ r.B + r.A @ M)[:, C1] * (g / g[0])[:, None]  # all conflicting samples share g
     brackets = r.B[:, V1, V1] - r.B[:, V1, V2] + r.A[:, C1, C1] - r.A[:, C1, C2]
     printed = g / 3 * 2 * brackets * 2 / 3 * r.gamma
-    gap = np.abs(rate[:, C1, V1] + rate[:, C1, V2]).max()
-    found = equal(printed / 4, rate[:, C1, V1], rtol=1e-10)
-    vanishes = at_most(gap, 1e-12 * np.abs(rate).max(), control=np.abs(rate[:, C1, V1]).max())
+    there = Control("with the attention that there is", -r.rates["S"][:, C1, V1])
+    late = Control("g of T1", printed / 4 * (g[0] / g))
     return corrected(
-        printed=equal(printed, rate[:, C1, V1], rtol=1e-10),
+        printed=equal(predicted=printed, measured=rate[:, V1], rtol=1e-11),
         right=every(
-            rate=equal(printed / 4, rate[:, C1, V1], rtol=1e-10, control=printed), sum=vanishes
-        )
-        if found.good
-        else found,
-        correction=Correction(
-            printed="(1/3) g 2 (v1'Bv1 - v1'Bv2)(2/3 w.c1) + (1/3) g 2 (c1'Ac1 - c1'Ac2)(2/3 w.c1)",
-            corrected="the same times 1/4, the weight of each conflicting sample",
-            cause="constant",
-            snippet=SNIPPET_STAGE_TWO
-            + "print(dS[0, 2], 1 / 3 * 0.5 * 2 * 2 * w2 * 2 / 3 * gamma)\n"
-            "assert np.isclose(4 * dS[0, 2], 1 / 3 * 0.5 * 2 * 2 * w2 * 2 / 3 * gamma)",
+            rate=equal(predicted=printed / 4, measured=rate[:, V1], rtol=1e-11, control=late),
+            vanishes=equal(predicted=-rate[:, V1], measured=rate[:, V2], rtol=1e-12, control=there),
         ),
+        text=r"$\frac{1}{3} g 2 (v_1^\top B v_1 - v_1^\top B v_2)\frac{2}{3} w_+^\top c_1 +"
+        r" \frac{1}{3} g 2 (c_1^\top A c_1 - c_1^\top A c_2)\frac{2}{3} w_+^\top c_1$",
+        correct="a quarter of it",
+        erratum=QUARTER,
+        snippet="rates_at_t1",
     )
 
 
-@claim("Section 5.2 (near symmetries)", **said(staged, "consistent"))
+@paper.claim("Section 5.2 (near symmetries)", regime=staged)
 def leading_near_symmetry(study) -> Measurement:
-    """c_1^T S v_1 = -c_1^T S v_2, c_1^T A c_1 = -c_1^T A c_2 and v_1^T B v_1 = -v_1^T B v_2 hold at
-    T2 up to a power of omega.
-    """
-    rs = second_stages(study)
-    sums = [
-        max(
-            abs(r.S[-1, C1, V1] + r.S[-1, C1, V2]),
-            r.A[-1, C1, C1] + r.A[-1, C1, C2],
-            r.B[-1, V1, V1] + r.B[-1, V1, V2],
-        )
-        for r in rs
-    ]
-    return order_at_most(
-        OMEGAS, sums, 1.0, control_y=[r.A[-1, C1, C1] for r in rs], note="control: c.Ac itself"
-    )
+    r"""$c_1^\top S v_1 \approx -c_1^\top S v_2$, $c_1^\top A c_1 \approx -c_1^\top A c_2$ and
+    $v_1^\top B v_1 \approx -v_1^\top B v_2$ at $T_2$ up to a power of $\omega$."""
+
+    def sums(r: StageTwo) -> float:
+        S, A, B = (getattr(r, name)[-1] for name in "SAB")
+        pairs = S[C1, [V1, V2]], A[C1, [C1, C2]], B[V1, [V1, V2]]
+        return max(abs(float(pair.sum())) for pair in pairs)
+
+    lead = Control("c_1' A c_1 itself", measured=lambda r: r.A[-1, C1, C1])
+    return in_omega(study, "O", 1, sums, lead)
 
 
-@claim("Section 5.2 (three variables at T1)", part="proof-step", **said(staged))
+@paper.claim("Section 5.2 (three variables at T1)", part="proof-step", regime=staged)
 def three_variables_at_start(study) -> Measurement:
-    """At T1 the rate of c_1^T S v_1 depends on c_1^T A c_1 and v_1^T B v_1 alone, and the rates of
-    these two on c_1^T S v_1 alone: 1 : 1 : 2 : 2 in units of gamma/18 after near symmetry.
-    """
-    r = second_stage(study)
-    M = r.M[0]
-    near = np.array([1.0, -1.0])
-    lead = np.zeros((4, 4))
-    lead[:V1, V1:] = np.outer(near, near)
-    first = (M @ _only(V1) + _only(C1) @ M)[C1, V1]
-    second, third = 2 * (M @ lead.T)[C1, C1], 2 * (M.T @ lead)[V1, V1]
-    unit = r.gamma / 18
-    return equal(
-        [2 * unit, 4 * unit, 4 * unit],
-        [first, second, third],
-        rtol=1e-10,
-        control=[2 * unit, 2 * unit, 2 * unit],
-    )
-
-
-def _only(k: int) -> np.ndarray:
-    E = np.zeros((4, 4))
-    E[k, k] = 1.0
-    return E
+    r"""At $T_1$ the rate of $c_1^\top S v_1$ depends on $v_1^\top B v_k$ and $c_1^\top A c_k$
+    alone, those of $c_1^\top A c_1$ and $v_1^\top B v_1$ on $c_1^\top S v_k$ alone: $M =
+    \frac{\gamma}{18}$ times $D$ in the block of key $c$ and query $v$, $-D/2$ in that of key $v$
+    and query $c$, 0 elsewhere, $D = [[1,-1],[-1,1]]$."""
+    gamma, _, M = at_t1(study)
+    blocks, turned = np.array([[0, 1], [-0.5, 0]]), np.array([[0, -0.5], [1, 0]])
+    D = np.array([[1, -1], [-1, 1]])
+    known, other = (gamma / 18 * np.kron(each, D) for each in (blocks, turned))
+    control = Control("keys and queries exchanged", other)
+    return equal(predicted=known, measured=M, rtol=1e-12, control=control)

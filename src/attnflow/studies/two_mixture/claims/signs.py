@@ -4,217 +4,151 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnflow.claims import (
-    Correction,
-    Measurement,
-    at_least,
-    claim,
-    corrected,
-    equal,
-    negative,
-    positive,
-)
-from attnflow.studies.two_mixture.claims.common import (
-    C1,
-    C2,
-    CONFLICTING,
-    V1,
-    V2,
-    StageTwo,
-    both_heads,
-    forward,
-    past_gates,
-    said,
-    second_stage,
-    second_stages,
-    staged,
-)
-from attnflow.studies.two_mixture.claims.stage_two import AFTER
+from attnflow.claims import Claim, Control, Measurement, at_least, corrected, equal, sign
+from attnflow.models.two_head import HEADS
+from attnflow.models.two_head_gram import infinite_width_start
+from attnflow.studies.two_mixture.claims import common
+from attnflow.studies.two_mixture.claims.common import C1, C2, V1, StageTwo, staged
+from attnflow.studies.two_mixture.claims.stage_two import AFTER, everyone
+from attnflow.studies.two_mixture.errata import DIAGONAL
+from attnflow.studies.two_mixture.paper import paper
+from attnflow.tasks.mixture import MixturePopulation
 
-# --- Signs: Lemma E.5; gates: Lemma E.6.
+Line = tuple[str, int, int, int]
+"""Block, the row, the first of the two columns (the other group's is the next), its sign."""
 
-SIGNS = {
-    1: ("S", C1, (V1, V2), 1),
-    2: ("S", V1, (V1, V2), -1),
-    3: ("S", C1, (C1, C2), 1),
-    4: ("S", V1, (C1, C2), -1),
-    5: ("B", C1, (V1, V2), 1),
-    6: ("B", C1, (C1, C2), 1),
-    7: ("B", V1, (V1, V2), 1),
-    8: ("A", C1, (V1, V2), -1),
-    9: ("A", C1, (C1, C2), 1),
-}
-"""The lines of Lemma E.5: block, key, the two queries, and the sign of the first."""
-
-
-def _signs(study, line: tuple[str, int, tuple[int, int], int]) -> Measurement:
-    block, key, (first, second), sign = line
-    X = [getattr(r, block) / r.omega**2 for r in (second_stage(study), *second_stages(study))]
-    pairs = [sign * np.stack([x[:, key, first], -x[:, key, second]]) for x in X]
-    return at_least(
-        min(float(p.min()) for p in pairs),
-        0.0,
-        slack=1e-9,
-        control=min(float((-p).min()) for p in pairs),
-        note="least on [T1, T2] over omega^2; control: the other sign",
-    )
-
-
-WORDS = {
-    1: "c1'S v1 >= 0, c1'S v2 <= 0",
-    2: "v1'S v1 <= 0, v1'S v2 >= 0",
-    3: "c1'S c1 >= 0, c1'S c2 <= 0",
-    4: "v1'S c1 <= 0, v1'S c2 >= 0",
-    5: "c1'B v1 >= 0, c1'B v2 <= 0",
-    6: "c1'B c1 >= 0, c1'B c2 <= 0",
-    7: "v1'B v1 >= 0, v1'B v2 <= 0",
-    8: "c1'A v1 <= 0, c1'A v2 >= 0",
-    9: "c1'A c1 >= 0, c1'A c2 <= 0",
+LINES: dict[int, Line] = {
+    1: ("S", C1, V1, 1),
+    2: ("S", V1, V1, -1),
+    3: ("S", C1, C1, 1),
+    4: ("S", V1, C1, -1),
+    5: ("B", C1, V1, 1),
+    6: ("B", C1, C1, 1),
+    7: ("B", V1, V1, 1),
+    8: ("A", C1, V1, -1),
+    9: ("A", C1, C1, 1),
 }
 
 
-def _line(number: int) -> None:
-    def signs_of_line(study) -> Measurement:
-        return _signs(study, SIGNS[number])
-
-    signs_of_line.__doc__ = f"On [T1, T2]: {WORDS[number]}."
-    signs_of_line.__qualname__ += f"_{number}"
-    claim(f"Lemma E.5 (line {number})", **said(staged))(signs_of_line)
+def least(study, line: Line) -> list[float]:
+    """The least of both entries on [T1, T2] with their signs, over omega^2, for each omega."""
+    block, row, column, positive = line
+    pair = [getattr(r, block)[:, row, column : column + 2] / r.omega**2 for r in everyone(study)]
+    return [float((x * [positive, -positive]).min()) for x in pair]
 
 
-for _number in SIGNS:
-    _line(_number)
+def signs_of(number: int) -> Claim:
+    block, row, column, positive = LINES[number]
+    first, second = (rf"{'cv'[row // 2]}_1^\top {block} {'cv'[column // 2]}_{k}" for k in (1, 2))
+
+    def line(study) -> Measurement:
+        there = least(study, (block, row + 1, column, positive))
+        other = Control("the row of the other group", there)
+        return at_least(bound=0.0, measured=least(study, LINES[number]), slack=1e-9, control=other)
+
+    relations = (r"\ge", r"\le")[::positive]
+    line.__doc__ = f"On $[T_1, T_2]$ ${first} {relations[0]} 0$ and ${second} {relations[1]} 0$."
+    return paper.claim(f"Lemma E.5 (line {number})", regime=staged)(line)
 
 
-@claim("Lemma E.5 (lines 10 and 11)", **said(staged, "holds-corrected"))
+line_1, line_2, line_3, line_4, line_5, line_6, line_7, line_8, line_9 = map(signs_of, LINES)
+
+
+@paper.claim(
+    "Lemma E.5 (lines 10 and 11)",
+    regime=staged,
+    reading=r"both lines repeat $v_1^\top A c_1 \ge 0$, $v_1^\top A c_2 \le 0$, which with line 8 "
+    r"leaves only 0; $A$ with $v_1, v_2$ is the pair that is missing",
+)
 def last_lines(study) -> Measurement:
-    """On [T1, T2]: v1'A v1 >= 0, v1'A v2 <= 0; printed is v1'A c1 >= 0, v1'A c2 <= 0, twice."""
-    return corrected(
-        printed=_signs(study, ("A", V1, (C1, C2), 1)),
-        right=_signs(study, ("A", V1, (V1, V2), 1)),
-        correction=Correction(
-            printed="v1'A c1 >= 0, v1'A c2 <= 0 (twice)",
-            corrected="v1'A v1 >= 0, v1'A v2 <= 0; v1'A c1 is negative, as line 8 says",
-            cause="extraction-or-typo",
-            snippet="""
-                import numpy as np
-                # A is symmetric, so line 8 (c1'A v1 <= 0) and v1'A c1 >= 0 leave only 0 = 0;
-                # the leading column of S has c1'S v1 > 0 and v1'S v1 < 0 (lines 1 and 2)
-                s, w4 = np.array([1.0, -0.11]), 1e-4              # rows c, v of the difference
-                A = np.linalg.cholesky(np.outer(s, s) + w4 * np.eye(2))
-                U, d, _ = np.linalg.svd(A)
-                root = U @ np.diag(d) @ U.T                       # (omega^4 + s s^T)^(1/2)
-                print(root)
-                assert root[1, 0] < 0 < root[1, 1]
-            """,
-        ),
-    )
+    r"""On $[T_1, T_2]$ $v_1^\top A v_1 \ge 0$ and $v_1^\top A v_2 \le 0$."""
+    extracted = Control("as extracted, c_1 and c_2", least(study, ("A", V1, C1, 1)))
+    found = least(study, ("A", V1, V1, 1))
+    return at_least(bound=0.0, measured=found, slack=1e-9, control=extracted)
 
 
-@claim("Lemma E.5 (values at T1)", part="proof-step", **said(staged, "holds-corrected"))
+@paper.claim("Lemma E.5 (values at T1)", part="proof-step", regime=staged)
 def values_at_start(study) -> Measurement:
-    """At T1 all scores and all self-scores of different signals are 0; the squared norms are
-    omega^2.
-    """
-    r = second_stage(study)
-    found = np.stack([r.S[0], r.A[0], r.B[0]]) / r.omega**2
-    right = np.stack([np.zeros((4, 4)), np.eye(4), np.eye(4)])
+    r"""At $T_1$ all scores and all products of different keys or queries are 0, the squared norms
+    of keys and queries $\omega^2$; the signs hold there all the same."""
+    start = infinite_width_start(2, study.config.omega)["gram"]
+    G = np.stack([start[head].matrix for head in HEADS])
     return corrected(
-        printed=equal(0 * right, found, rtol=0.0, atol=1e-12),
-        right=equal(right, found, rtol=1e-12),
-        correction=Correction(
-            printed="at t = T1 all the variables are zero",
-            corrected="all but the squared norms v1'Bv1, c1'Bc1, c1'Ac1, v1'Av1, which are omega^2 "
-            "(Lemma C.1); the signs hold there all the same",
-            cause="missing-hypothesis",
-            snippet="""
-                import numpy as np
-                m, omega = 100_000, 0.1
-                W = omega / np.sqrt(m) * np.random.default_rng(0).normal(size=(m, 4))
-                print(W.T @ W)                                     # omega^2 I, not 0
-                assert np.allclose(W.T @ W, omega**2 * np.eye(4), atol=3e-4)
-            """,
-        ),
+        printed=equal(predicted=np.zeros_like(G), measured=G, atol=1e-15),
+        right=equal(predicted=np.stack([study.config.omega**2 * np.eye(8)] * 2), measured=G),
+        text=r"at $t = T_1$ all the variables are zero",
+        correct=r"all but $v_1^\top B v_1$, $c_1^\top B c_1$, $c_1^\top A c_1$, $v_1^\top A v_1$,"
+        r" which are $\omega^2$ (Lemma C.1)",
+        erratum=DIAGONAL,
     )
 
 
-@claim("Lemma E.5 (growing variables)", part="proof-step", **said(staged, "holds-corrected"))
+@paper.claim(
+    "Lemma E.5 (growing variables)",
+    part="proof-step",
+    regime=staged,
+    reading=r"the second is read $c_1^\top A c_1$, the variable of Lemma E.2, for $c_1^\top A v_1$",
+)
 def growing_variables(study) -> Measurement:
-    """c_1^T S v_1, c_1^T A c_1 and v_1^T B v_1 grow; printed is c_1^T A v_1, which falls."""
-    r = second_stage(study)
-    good = [r.rates["S"][AFTER, C1, V1], r.rates["A"][AFTER, C1, C1], r.rates["B"][AFTER, V1, V1]]
-    return corrected(
-        printed=positive(r.rates["A"][AFTER, C1, V1]),
-        right=positive(np.stack(good)),
-        correction=Correction(
-            printed="d c1'S v1/dt, d c1'A v1/dt, d v1'B v1/dt >= 0",
-            corrected="d c1'S v1/dt, d c1'A c1/dt, d v1'B v1/dt >= 0",
-            cause="extraction-or-typo",
-            snippet="""
-                import numpy as np
-                s0, s1 = np.array([0.5, -0.03]), np.array([0.6, -0.04])   # c.Sv grows, v.Sv falls
-                def root(s, w4=1e-4):
-                    d, U = np.linalg.eigh(np.outer(s, s) + w4 * np.eye(2))
-                    return U @ np.diag(np.sqrt(d)) @ U.T
-                change = root(s1) - root(s0)                              # of c.A c, c.A v, v.A v
-                assert change[0, 0] > 0 > change[0, 1]
-            """,
-        ),
-    )
+    r"""$c_1^\top S v_1$, $c_1^\top A c_1$ and $v_1^\top B v_1$ grow on $[T_1, T_2]$."""
+    r = common.second_stage(study)
+    first, last = r.rates["S"][AFTER, C1, V1], r.rates["B"][AFTER, V1, V1]
+    found, extracted = (np.stack([first, r.rates["A"][AFTER, C1, j], last]) for j in (C1, V1))
+    return sign(predicted=1, measured=found, control=Control("as extracted", extracted))
 
 
-@claim("Lemma E.5 (v1 S c1)", part="proof-step", **said(staged))
+@paper.claim("Lemma E.5 (v1 S c1)", part="proof-step", regime=staged)
 def example_of_the_proof(study) -> Measurement:
-    """d v_1^T S c_1/dt <= 0 on [T1, T2], the example of the proof."""
-    r = second_stage(study)
+    r"""$\frac{d}{dt} v_1^\top S c_1 \le 0$ on $[T_1, T_2]$, the example of the proof."""
+    r = common.second_stage(study)
     rate = r.rates["S"][:, V1] / r.omega**2
-    return negative(rate[:, C1], control=rate[:, C2], note="control: v_1^T S c_2")
+    return sign(predicted=-1, measured=rate[:, C1], control=Control("v_1' S c_2", rate[:, C2]))
 
 
-@claim("Lemma E.5 (second column)", part="proof-step", **said(staged))
+@paper.claim("Lemma E.5 (second column)", part="proof-step", regime=staged)
 def second_column(study) -> Measurement:
-    """The rates of the second column have the opposite sign of those of the first."""
-    r = second_stage(study)
-    rows = [(r.rates[b][AFTER, k], i, j) for b, k, (i, j), _ in SIGNS.values()]
-    both = np.stack([x[:, i] * x[:, j] for x, i, j in rows])
-    same = np.stack([x[:, i] * x[:, i] for x, i, _ in rows])
-    return negative(both / r.omega**4, control=same / r.omega**4)
+    r"""The rates of the second column have the opposite sign of those of the first."""
+    r = common.second_stage(study)
+
+    def rates(row: int, column: int) -> np.ndarray:
+        return np.stack(
+            [r.rates[block][AFTER, i + row, j + column] for block, i, j, _ in LINES.values()]
+        )
+
+    other = Control("of the other group's row", rates(1, 1))
+    return sign(predicted=-np.sign(rates(0, 0)), measured=rates(0, 1), control=other)
 
 
-@claim("Lemma E.5 (parabola)", part="proof-step", **said(past_gates, "holds-corrected"))
+@paper.claim(
+    "Lemma E.5 (parabola)",
+    part="proof-step",
+    regime=common.past_gates,
+    reading=r"$\frac13 < x_2 < \frac33$ is read $\frac13 < x_2 < \frac23$",
+)
 def parabola(study) -> Measurement:
-    """If x_1 < 1/3 and 1/3 < x_2 < 2/3 then x_2 (1-x_2)/2 > x_1 (1-x_1)/2."""
-    y = lambda x: (1 - x) * x / 2  # noqa: E731
+    r"""If $x_1 < 1/3$ and $1/3 < x_2 < 2/3$ then $x_2(1 - x_2)/2 > x_1(1 - x_1)/2$."""
     low = np.linspace(0.0, 1 / 3, 40)[:-1]
 
-    def least(top: float) -> float:
+    def gap(top: float) -> float:
         high = np.linspace(1 / 3, top, 40)[1:-1]
-        return float((y(high)[:, None] - y(low)[None]).min())
+        return float(((high * (1 - high))[:, None] - low * (1 - low)).min())
 
-    return corrected(
-        printed=positive(least(1.0)),
-        right=positive(least(2 / 3)),
-        correction=Correction(
-            printed="1/3 < x_2 < 3/3",
-            corrected="1/3 < x_2 < 2/3",
-            cause="extraction-or-typo",
-            snippet="""
-                y = lambda x: (1 - x) * x / 2
-                assert y(0.9) < y(0.3)            # x_1 = 0.3 < 1/3 < x_2 = 0.9 < 3/3
-                assert y(0.66) > y(0.33)
-            """,
-        ),
+    return sign(
+        predicted=1, measured=gap(2 / 3), control=Control("up to 1, as extracted", gap(1.0))
     )
 
 
-@claim("Lemma E.6", **said(staged))
+@paper.claim("Lemma E.6", regime=staged)
 def gates_on(study) -> Measurement:
-    """On [T1, T2] the gates of all conflicting samples are on, in both heads."""
+    r"""On $[T_1, T_2]$ the gates of all conflicting samples are on, in both heads."""
 
-    def least(r: StageTwo, bias: float) -> float:
-        return float((forward(r.w, both_heads(r.S), CONFLICTING, r.bias)[1] + bias).min())
+    def heights(r: StageTwo, population: MixturePopulation) -> float:
+        return float(
+            (common.forward(r.w, common.both_heads(r.S), population, r.bias)[1] + r.bias).min()
+        )
 
-    found = [least(r, r.bias) for r in (second_stage(study), *second_stages(study))]
-    return positive(
-        found, control=least(second_stage(study), -10.0), note="least H + b; control: b = -10"
+    easy = common.TWO.population.restricted(agreement=1)
+    found, shut = (
+        [heights(r, each) for r in everyone(study)] for each in (common.CONFLICTING, easy)
     )
+    return sign(predicted=1, measured=found, control=Control("the consistent samples", shut))

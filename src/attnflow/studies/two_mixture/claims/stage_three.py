@@ -6,285 +6,468 @@ with the coefficients that the proofs of F.1 and F.2 write out: constant but for
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from attnflow.claims import (
+    Control,
     Measurement,
     Regime,
     at_least,
     at_most,
-    claim,
+    condition,
+    corrected,
     equal,
     every,
-    exponent,
     fact,
-    positive,
+    identity,
+    order,
+    sign,
+    slope,
 )
 from attnflow.flows.driver import integrate
+from attnflow.flows.probes import Mark
 from attnflow.flows.solution import Solution
+from attnflow.models.two_head_gram import score_flow, score_start
 from attnflow.models.two_head_reduced import symmetric_flow
 from attnflow.studies.two_mixture import margin, theory
-from attnflow.studies.two_mixture.algorithm import LOSSES, ThreeStages, loss_marks, three_stages
-from attnflow.studies.two_mixture.claims.common import (
-    C1,
-    OMEGAS,
-    SIGNS,
-    TWO,
-    V1,
-    StageTwo,
-    condition_one,
-    order_at_most,
-    past_gates,
-    said,
-    second_stage,
-    second_stages,
-    staged,
-)
+from attnflow.studies.two_mixture.algorithm import ThreeStages, loss_marks, three_stages
+from attnflow.studies.two_mixture.claims import common
+from attnflow.studies.two_mixture.claims.common import C1, SAMPLES, V1, V2, forward, loss
+from attnflow.studies.two_mixture.claims.stage_two import in_omega
+from attnflow.studies.two_mixture.config import Config
+from attnflow.studies.two_mixture.errata import MINUS_HEAD
+from attnflow.studies.two_mixture.paper import paper
+from attnflow.tasks.mixture import MixturePopulation
 
-STOPS = (0.5, 1.0, 2.0)
-"""Ends of stage 2 at which the law of stage 3 is measured."""
+EPSILONS = (0.1, 10**-1.5, 0.01)
+LOSSES = (*EPSILONS, 0.001, 0.0001)
+"""Losses at which stage 3 is timed: the epsilons and their squares."""
 
-SHARP = 0.3
-"""Largest omega at which the gates of stage 3 are seen to cross, not slide."""
+HIGH = 9.0
+"""A bias that keeps the gates on at random weights."""
+
+ALL = common.TWO.population
 
 
-def converging(study) -> Regime:
-    """Condition 1 and T1 beyond T0.5; stage 2 ends at any score of at most 4."""
-    base, c = past_gates(study), study.config
-    if not base.inside:
-        return base
-    small = condition_one(study)
-    words = f"{base.sentence}; {small.sentence}; stage 2 ends at a score of {c.score_stop:.3g}"
-    return Regime(small.inside and 0.2 <= c.score_stop <= 4, f"{words} (0.2 to 4)")
+@condition
+def stop_of_order_one(config: Config) -> Regime:
+    words = f"stage 2 ends at a score of {config.score_stop:.3g} (0.2 to 3)"
+    return Regime(0.2 <= config.score_stop <= 3, words)
 
 
-def crossing(study) -> Regime:
-    """The same at small omega: at .45 a gate slides on its surface in stage 3, and neither opens
-    nor stays shut."""
-    base, omega = converging(study), study.config.omega
-    if not base.inside:
-        return base
-    return Regime(omega <= SHARP, f"{base.sentence}; omega <= {SHARP:g} here")
+@condition
+def sharp(config: Config) -> Regime:
+    words = "omega <= 0.3: beyond it a gate slides in stage 3, and neither opens nor stays shut"
+    return Regime(config.omega <= 0.3, words)
 
 
-def three(study, stop: float | None = None) -> ThreeStages:
-    """Algorithm 1 at K = 2, L = 3 with the config's numbers."""
+converging = common.past_gates & common.condition_one & stop_of_order_one
+
+
+def three(study, elsewhere: bool = False) -> ThreeStages:
+    """Algorithm 1 at K = 2, L = 3 with the config's numbers, or with another end of stage 2."""
     c = study.config
-    return three_stages(TWO, c.omega, c.bias, c.t1, c.score_stop if stop is None else stop)
+    stop = float(c.score_stop)
+    if elsewhere:
+        stop = 0.5 if stop > 1 else 2.0
+    return three_stages(common.TWO, float(c.omega), float(c.bias), float(c.t1), stop, LOSSES)
 
 
-def slopes(found: StageTwo, shut: bool) -> np.ndarray:
-    """alpha[d, signal]: `dw_+/dt = alpha_+ g_+ + alpha_- g_-` at the attention of T2.
-
-    `shut` leaves out the samples X_{k,-,-}, whose gate of the plus head stage 1 has shut.
-    """
-    population = TWO.population
-    p = found.attention[-1][0]
-    seen = np.einsum("nkq,nka->na", p, population.inputs)
-    gate = np.ones(len(population))
-    if shut:
-        gate[(population.agreement > 0) & (population.label < 0)] = 0.0
-    each = (population.weight * population.label * gate)[:, None] * seen
-    return np.stack([each[population.agreement == d].sum(axis=0) for d in (1, -1)])
+def arrays(found: ThreeStages) -> tuple[np.ndarray, np.ndarray]:
+    """w[time, head, coordinate] along stage 3, and S[head, key, query] of T2."""
+    at = found.solution.trajectory["phase"].values == 2
+    w = found.solution.states()["w"][at]
+    S = common.both_heads(common.lifted(found.at_t2["S_sum"], found.at_t2["S_diff"]))
+    return np.stack([common.neurons_of(*each) for each in w]), S
 
 
-@claim("App F (witness)", **said(converging))
-def witness(study) -> Measurement:
-    """After stage 2 the neurons w_+- = c_1 + c_2 +- (v_1 + v_2) have y f bounded away from 0 on all
-    samples."""
-    flow = three(study).flow
-    known = dict(three(study).at_t2, w=np.ones(2))
-    uniform = dict(flow.start, w=np.ones(2))
-    found = float(flow.predictions(known).min())
-    return positive(
-        found,
-        margin=1e-2,
-        control=float(flow.predictions(uniform).min()),
-        note=f"min y f = {found:.4f}",
-    )
+# --- The full model at infinite width: 40 numbers, no symmetry put in, stage by stage.
 
 
-@claim("Lemma F.1", **said(staged, "consistent"))
-def rate_along_v(study) -> Measurement:
-    """In stage 3 dw_+.v_k/dt = Theta(g_+) + O~(omega g_-): the coefficient of g_+ is bounded on
-    both sides, that of g_- vanishes with omega."""
-    main = [slopes(second_stage(study), shut)[0, V1] for shut in (True, False)]
-    rest = [abs(slopes(r, True)[1, V1]) for r in second_stages(study)]
-    other = [slopes(r, True)[1, C1] for r in second_stages(study)]
-    return every(
-        below=at_least(main, 0.1, control=[0.0, 0.0]),
-        above=at_most(main, 0.5, control=[1.0, 1.0], note="gates shut, gates open"),
-        rest=_order(rest, other),
-    )
+Trained = tuple[list[float], np.ndarray, np.ndarray]
+"""T2 - T1 and T3 - T2, where T3 is at a loss of .01; w at T1 and at T3; S at T2."""
 
 
-@claim("Lemma F.2", **said(staged, "consistent"))
-def rate_along_c(study) -> Measurement:
-    """In stage 3 dw_+.c_k/dt >= Omega(g_-) + O~(omega g_+): the coefficient of g_- is bounded
-    below, and what g_+ takes away vanishes with omega (while the gates are shut it adds)."""
-    main = slopes(second_stage(study), True)[1, C1]
-    shut = [slopes(r, True)[0, C1] for r in second_stages(study)]
-    taken = [abs(slopes(r, False)[0, C1]) for r in second_stages(study)]
-    return every(
-        below=at_least(main, 0.05 * _grown(study), control=0.0),
-        shut=positive(shut, control=[-x for x in shut]),
-        open=_order(taken, shut),
-    )
+@paper.once
+def trained(study, uneven: float = 0.0) -> Trained:
+    """Algorithm 1 on all 8 neurons and 32 scores, from w = 0 but for `uneven` of one neuron."""
+    c = study.config
+
+    def stage(population, frozen: str, start, until: float, **stops: Mark) -> Solution:
+        flow = score_flow(population, float(c.omega), float(c.bias), (frozen,))
+        options: Any = {"stops": stops or None, "solver": common.EXPLICIT, "progress": False}
+        return integrate(flow, start, until, rtol=1e-9, **options)
+
+    start = score_start(2, np.array([[uneven, 0, 0, 0], [0, 0, 0, 0]]))
+    first = stage(ALL, "attention", start, float(c.t1))
+    score = Mark(lambda state: state["S"][0, C1, V1], float(c.score_stop))
+    second = stage(common.CONFLICTING, "neurons", first.final, 5000.0, score=score)
+    low = Mark(lambda state: loss(state["w"], state["S"], ALL, c.bias), EPSILONS[-1], -1)
+    third = stage(ALL, "attention", second.final, 1e6, loss=low)
+    w = np.stack([first.final["w"], third.final["w"]])
+    return [second.time, third.time], w, second.final["S"]
 
 
-def _grown(study) -> float:
-    """What scores of order one are: constants of stage 3 are proportional to small ones."""
-    return min(1.0, study.config.score_stop)
-
-
-def _order(y, other) -> Measurement:
-    if max(y) <= 1e-12:  # an exact symmetry: nothing to fit
-        return at_most(max(y), 1e-12, control=max(other))
-    return order_at_most(OMEGAS, np.maximum(y, 1e-300), 1.0, control_y=other)
-
-
-@claim("Thm F.3", **said(converging, "consistent"))
-def one_over_epsilon(study) -> Measurement:
-    """T3 - T2 = O(1/epsilon): the time of stage 3 to a loss epsilon."""
-    found = three(study)
-    losses = [e for e in LOSSES if e <= 0.03 and e in found.times]
-    return exponent(losses, [found.times[e] for e in losses], -1.0, tol=0.08, control=-2.0)
-
-
-@claim("Thm F.3", part="proof-step", **said(converging))
-def loss_falls_at_its_square(study) -> Measurement:
-    """In stage 3 dE[loss]/dt = -Omega(g_+^2 + g_-^2), with a constant that the whole stage has."""
-    found = three(study)
-    flow, phi = found.flow, found.flow.features(found.at_t2)
-
-    def ratio_of(on: np.ndarray, g: np.ndarray, phi: np.ndarray) -> float:
-        push = np.einsum("hn,hnk->k", SIGNS * on * (flow.tables.weight * g), phi)
-        return float((push @ push) / (2 * flow.groups) / (g @ g))
-
-    ratio = []
-    data, states = found.solution.trajectory, found.solution.states()
-    rows = np.flatnonzero(data["phase"].values == 2)
-    for row in rows[:: max(1, len(rows) // 60)]:
-        state = {name: values[row] for name, values in states.items()}
-        g = 1 / (1 + np.exp(flow.predictions(state)))
-        ratio.append(ratio_of(flow.gate_values(state) > 0, g, phi))
-    # Under uniform attention the conflicting samples, left alone, push nothing.
-    hard = 0.5 * (flow.population.agreement < 0)
-    none = ratio_of(np.ones((2, 2)), hard, flow.features(flow.start))
-    return at_least(
-        min(ratio),
-        0.005 * _grown(study) ** 2,
-        control=none,
-        note=f"the ratio lies in [{min(ratio):.4f}, {max(ratio):.4f}]",
-    )
-
-
-@claim("ours: stage 3 lasts 1/(epsilon margin^2)", part="constant", **said(converging))
-def margin_sets_the_time(study) -> Measurement:
-    """epsilon (T3 - T2) -> 1/margin^2 with the largest margin of the attention features at T2, all
-    gates on: the constant of Theorem F.3."""
-    found, expected, wrong = [], [], []
-    for stop in STOPS:
-        result = three(study, stop)
-        size = margin.margin(result.flow, result.at_t2).value
-        found.append(result.times[LOSSES[-1]])
-        expected.append(theory.convergence_time(size, LOSSES[-1]))
-        wrong.append(theory.convergence_time(size**0.5, LOSSES[-1]))
-    return equal(
-        np.array(expected),
-        np.array(found),
-        rtol=0.03,
-        each=True,
-        control=np.array(wrong),
-        note=f"scores {STOPS}, loss {LOSSES[-1]:g}",
-    )
-
-
-@claim("Thm 4.1 (loss at T3)", **said(converging))
-def loss_reaches_epsilon(study) -> Measurement:
-    """There is a T3 with E[loss] <= epsilon after Algorithm 1, for every epsilon."""
-    found = three(study)
-    reached = [found.times.get(e, np.inf) for e in LOSSES]
-    skipped = _without_attention(study)
-    return fact(
-        bool(np.isfinite(reached).all()),
-        control=bool(np.isfinite(skipped.first("loss 0.3"))),
-        sentence=f"loss {LOSSES[-1]:g} after {reached[-1]:.5g}; without stage 2 the loss stays "
-        f"at {found.flow.loss_of(skipped.final):.4f}",
-    )
-
-
-@claim("Thm 4.1 (alignment with v at T3)", **said(converging))
-def aligned_with_v(study) -> Measurement:
-    """At T3 w_+.v_k and w_-.(-v_k) are positive and of order one, up to logarithms."""
-    a = _neurons_of(three(study))[:, 1].tolist()
-    return every(
-        sign=positive(a, control=[-x for x in a]),
-        size=at_most(max(a) / np.log(1 / LOSSES[-1]), 2.0, control=1 / LOSSES[-1]),
-    )
-
-
-@claim("Thm 4.1 (alignment with c at T3)", **said(converging))
-def aligned_with_c(study) -> Measurement:
-    """At T3 w_+-.c_k are positive and of order one, up to logarithms: it grows like log 1/epsilon
-    with a slope that the end of stage 2 sets."""
-    gamma = _neurons_of(three(study))[:, 0].tolist()
-    rise = np.diff(gamma[1:]) / -np.diff(np.log(LOSSES[1:]))
-    return every(
-        sign=positive(gamma, control=[-x for x in gamma]),
-        logarithmic=at_most(
-            rise.max() / rise.min(),
-            1.5,
-            control=LOSSES[1] / LOSSES[-1],
-            note=f"w.c = {gamma[-1]:.3f} at loss {LOSSES[-1]:g}",
-        ),
-    )
-
-
-@claim("ours: gates shut in stage 1 open again in stage 3", **said(crossing))
-def gates_open_again(study) -> Measurement:
-    """The four gates that Cor. D.6 finds shut from T0.5 to T1 open in stage 3, and at the end all
-    are on: the corollary does not extend. Without stage 2 they would stay shut."""
-    found = three(study)
-    t2 = found.t2 or np.inf
-    again = [e.time - t2 for e in found.switches if e.direction > 0 and e.time > t2]
-    every_gate = bool((found.flow.gate_values(found.solution.final) > 0).all())
-    skipped = _without_attention(study)
-    return fact(
-        every_gate and bool(again),
-        control=any(e.direction > 0 for e in skipped.events),
-        sentence=f"they open at t - T2 = {again[0]:.4g}" if again else "none opens",
-    )
-
-
-@claim("Thm 4.1 (symmetry at T3)", **said(converging))
+@paper.claim("Thm 4.1 (symmetry at T3)", regime=converging)
 def symmetric_at_the_end(study) -> Measurement:
-    """At T3 the neurons share the symmetries of heads and groups: the flow of all 8 neurons moves
-    them alike, w_+.v_k = -w_-.v_k, w_+.c_1 = w_+.c_2 = w_-.c_k."""
-    from attnflow.models.two_head import tables
+    r"""At $T_3$ $w_+^\top v_1 = w_+^\top v_2 = -w_-^\top v_k$ and $w_+^\top c_1 = w_+^\top c_2 =
+    w_-^\top c_k$: the full model, into which no symmetry was put, has them."""
 
-    found = three(study)
-    lifted = found.flow.lift(found.solution.final)
-    table = tables(TWO.population)
+    def spread(found: Trained) -> float:
+        w = found[1][1] * [[1, 1, 1, 1], [1, 1, -1, -1]]
+        return float(max(np.ptp(w[:, :2]), np.ptp(w[:, 2:])))
 
-    def uneven(w: np.ndarray) -> float:
-        dw = table.forces(w, lifted["S"], found.flow.bias)[0].reshape(2, 4)
-        mirror = dw * np.array([[1, 1, 1, 1], [1, 1, -1, -1]])
-        return float(np.ptp(mirror.reshape(2, 2, 2), axis=(0, 2)).max() / np.abs(dw).max())
-
-    apart = lifted["w"] + np.array([[0.3, 0, 0, 0], [0, 0, 0, 0]])
-    return at_most(uneven(lifted["w"]), 1e-12, control=uneven(apart))
+    uneven = Control("one neuron starts at 1e-3", spread(trained(study, 1e-3)))
+    return at_most(bound=1e-6, measured=spread(trained(study)), control=uneven)
 
 
-def _neurons_of(found: ThreeStages) -> np.ndarray:
+@paper.claim("ours: ten numbers are the full model through all stages", regime=converging)
+def reduced_is_full(study) -> Measurement:
+    r"""The lengths of stages 2 and 3 and the neurons at $T_1$ and at a loss of .01 are those of the
+    full model."""
+    lengths, w, _ = trained(study)
+
+    def numbers(found: ThreeStages) -> list[float]:
+        begins, ends = (found.solution.phases[1].begins, found.solution.phases[1].ends)
+        fall = found.times[EPSILONS[-1]]
+        return [ends - begins, fall, *found.at_t1["w"], *found.solution.at(ends + fall)["w"]]
+
+    there = Control("stage 2 to another score", numbers(three(study, elsewhere=True)))
+    full = [*lengths, *w[:, 0, [C1, V1]].ravel()]
+    return equal(
+        predicted=numbers(three(study)), measured=full, rtol=1e-6, each=True, control=there
+    )
+
+
+# --- Lemmas F.1 and F.2.
+
+
+@paper.claim("App F (witness)", regime=converging)
+def witness(study) -> Measurement:
+    r"""After stage 2 the neurons $w_\pm = c_1 + c_2 \pm (v_1 + v_2)$ have $y f$ bounded away from 0
+    on all samples."""
+
+    def least(S: np.ndarray) -> float:
+        return float(
+            (ALL.label * forward(common.neurons_of(1, 1), S, ALL, study.config.bias)[2]).min()
+        )
+
+    most, before = 0.5 * min(1.0, study.config.score_stop), least(np.zeros((2, 4, 4)))
+    control = Control("before stage 2", before)
+    return at_least(bound=most, measured=least(trained(study)[2]), control=control)
+
+
+DISPLAYS = {
+    "v1": [
+        (1, "c1 +v1 +v2", "v1"), (1, "c1 -v1 -v2", "-v1"),
+        (1, "c2 +v2 +v1", "v1"), (1, "c2 -v2 -v1", "-v1"),
+        (1, "c1 +v1 -v2", "v1"), (1, "c1 -v1 +v2", "-v1"),
+        (-1, "c2 +v2 -v1", "-v1"), (-1, "c2 -v2 +v1", "v1"),
+    ],
+    "c1": [
+        (1, "c1 +v1 +v2", "c1"), (-1, "c1 -v1 -v2", "c1"),
+        (1, "c1 +v1 -v2", "c1"), (-1, "c1 -v1 +v2", "c1"),
+    ],
+}  # fmt: skip
+"""The brackets of F.1 and F.2: sign, sample, the key whose attention from all queries counts."""
+
+EASY, HARD, SHUT = map(SAMPLES.index, ("c1 +v1 +v2", "c1 +v1 -v2", "c1 -v1 -v2"))
+"""X_{1,+,+} and X_{1,+,-}, which g_+ and g_- are of, and X_{1,-,-}, whose gate may be shut."""
+
+
+def display(p: np.ndarray, key: str, g_plus: float, g_minus: float, gate: float) -> float:
+    """`dw_+.v_1/dt` or `dw_+.c_1/dt`, written out as in the proofs of Lemmas F.1 and F.2."""
+    total = 0.0
+    for factor, sample, token in DISPLAYS[key]:
+        n, at = SAMPLES.index(sample), sample.replace("+", "").split().index(token)
+        g = g_plus if ALL.agreement[n] > 0 else g_minus
+        shut = ALL.agreement[n] > 0 and ALL.label[n] < 0
+        total += factor / 8 * g * (gate if shut else 1) * p[n, at].sum()
+    return total
+
+
+@paper.claim("Lemma F.1 (expansion)", part="proof-step", regime=converging)
+def expansion_along_v(study) -> Measurement:
+    r"""In stage 3 $\frac{d}{dt} w_+^\top v_1$ is $\frac18 g_+$ and $\frac18 g_-$ times the
+    attention that $\pm v_1$ has in the samples, with the gates of $X_{k,-,-}$."""
+    return expansion(study, "v1", V1)
+
+
+@paper.claim(
+    "Lemma F.2 (expansion)",
+    part="proof-step",
+    regime=converging,
+    torn="the display repeats its first line; put together from its left side as in F.1",
+)
+def expansion_along_c(study) -> Measurement:
+    r"""In stage 3 $\frac{d}{dt} w_+^\top c_1$ is $\frac18 g_+$ and $\frac18 g_-$ times the
+    attention that $c_1$ has in the samples of one label less that of the other, with the gate of
+    $X_{1,-,-}$."""
+    return expansion(study, "c1", C1)
+
+
+def expansion(study, key: str, at: int) -> Measurement:
+    bias, (w, S) = study.config.bias, arrays(three(study))
+
+    def written(w: np.ndarray, gate: float | None = None) -> float:
+        p, H, f = forward(w, S, ALL, bias)
+        g = 1 / (1 + np.exp(ALL.label * f))
+        on = float(H[0, SHUT] + bias > 0) if gate is None else gate
+        return display(p[0], key, g[EASY], g[HARD], on)
+
+    return identity(
+        over=[w[0], common.neurons_of(3, 1)],  # of T2, where a gate is shut; with all gates on
+        predicted=written,
+        measured=lambda w: -common.derivative(lambda x: loss(x, S, ALL, bias), w)[0, at],
+        rtol=1e-11,
+        control=Control("all gates on", lambda w: written(w, 1.0)),
+    )
+
+
+def coefficient(r: common.StageTwo, key: str, sign: int, gate: float = 0.0) -> float:
+    """What g_+ (sign 1) or g_- counts for; the gate is shut until it opens in stage 3."""
+    return abs(display(r.attention[-1][0], key, sign > 0, sign < 0, gate))
+
+
+@paper.claim("Lemma F.1", regime=common.staged)
+def rate_along_v(study) -> Measurement:
+    r"""In stage 3 $\frac{d}{dt} w_+^\top v_k = \Theta(g_+) + \tilde O(\omega g_-)$: the coefficient
+    of $g_+$ is bounded on both sides with the gates shut and open, that of $g_-$ vanishes with
+    $\omega$."""
+    rest = Control("the coefficient of g_-", measured=lambda r: coefficient(r, "v1", -1))
+    along_c = Control("along c_1", measured=lambda r: coefficient(r, "c1", -1))
+    return every(
+        shut=in_omega(study, "Theta", 0, lambda r: coefficient(r, "v1", 1), rest, 0.02),
+        open=in_omega(study, "Theta", 0, lambda r: coefficient(r, "v1", 1, 1.0), rest, 0.02),
+        rest=in_omega(study, "O", 1, lambda r: coefficient(r, "v1", -1), along_c, 0.2),
+    )
+
+
+@paper.claim("Lemma F.2", regime=common.staged)
+def rate_along_c(study) -> Measurement:
+    r"""In stage 3 $\frac{d}{dt} w_+^\top c_k \ge \Omega(g_-) + \tilde O(\omega g_+)$: the
+    coefficient of $g_-$ is bounded below, and what $g_+$ takes away once the gates are open
+    vanishes with $\omega$."""
+    taken = Control("the coefficient of g_+", measured=lambda r: coefficient(r, "c1", 1, 1.0))
+    shut = Control("while they are shut", measured=lambda r: coefficient(r, "c1", 1))
+    return every(
+        below=in_omega(study, "Omega", 0, lambda r: coefficient(r, "c1", -1), taken, 0.02),
+        rest=in_omega(study, "O", 1, lambda r: coefficient(r, "c1", 1, 1.0), shut, 0.2),
+    )
+
+
+# --- Theorem F.3.
+
+
+@paper.claim("Thm F.3", regime=converging)
+def one_over_epsilon(study) -> Measurement:
+    r"""$T_3 - T_2 = O(1/\epsilon)$: the time of stage 3 to a loss $\epsilon$."""
+    times = three(study).times
+    y, other = ([times[e] for e in losses] for losses in (LOSSES[2:], EPSILONS))
+    control = Control("to sqrt epsilon", measured=other)
+    return order("Theta", x=LOSSES[2:], y=y, power=-1, tol=0.03, control=control)
+
+
+@paper.claim("Thm 4.1 (T3 - T2)", regime=converging)
+def third_stage_length(study) -> Measurement:
+    r"""$T_3 - T_2 = O(1/\epsilon)$."""
+    times = three(study).times
+    y, other = ([times[e] for e in losses] for losses in (EPSILONS, LOSSES[2:]))
+    control = Control("to epsilon^2", measured=other)
+    return order("O", x=EPSILONS, y=y, power=-1, tol=0.3, control=control)
+
+
+def output_rate(sample: str, minus: list[int], slip: bool = False):
+    """df/dt as displayed; `minus` are the signs of the lines of w_-.c_1, w_-.v_1 and w_-.v_2."""
+    n, plus = SAMPLES.index(sample), ALL.sign[SAMPLES.index(sample)]
+
+    def value(point) -> float:
+        S, w, dw = point
+        p, H, _ = forward(w, S, ALL, HIGH)
+        seen = p[:, n].sum(axis=-1)  # head x key
+        if slip:  # in the line of w_-.v_1 the query v_1 attends to v_2
+            seen[1, 1] += p[1, n, 2, 1] - p[1, n, 1, 1]
+        lines = dw[:, [C1, V1, V2]] * seen
+        return float(lines[0] @ plus + (H[1, n] + HIGH > 0) * (lines[1] @ minus))
+
+    return value
+
+
+def chain_rule(sample: str, minus: list[int], control: Control | None = None) -> Measurement:
+    """df/dt on a sample at random weights and motions, with the minus head's gate on and off."""
+    n, rng = SAMPLES.index(sample), np.random.default_rng(5)
+    points = [(rng.normal(size=(2, 4, 4)), *rng.normal(size=(2, 2, 4))) for _ in range(4)]
+    for _, w, _ in points[::2]:
+        w[1, C1] -= 100
+
+    def measured(point) -> float:
+        S, w, dw = point
+        return float(np.imag(forward(w + 1e-150j * dw, S, ALL, HIGH)[2][n]) / 1e-150)
+
+    shown = output_rate(sample, minus)
+    return identity(over=points, predicted=shown, measured=measured, rtol=1e-11, control=control)
+
+
+@paper.claim(
+    "Thm F.3 (consistent output)",
+    part="proof-step",
+    regime=converging,
+    reading=r"in the line of $w_-^\top v_1$ the key of the query $v_1$ is read $v_1$, not $v_2$",
+)
+def consistent_output(study) -> Measurement:
+    r"""In stage 3 $\frac{d}{dt} f(X_{1,+,+})$ is the sum of $\frac{d}{dt} w_\pm^\top x$ times the
+    attention that $x = v_1, v_2, c_1$ has in the two heads, the minus head's with a minus sign and
+    its gate."""
+    name, minus = "c1 +v1 +v2", [-1, -1, -1]
+    extracted = Control("as extracted", output_rate(name, minus, slip=True))
+    return chain_rule(name, minus, extracted)
+
+
+@paper.claim("Thm F.3 (conflicting output)", part="proof-step", regime=converging)
+def conflicting_output(study) -> Measurement:
+    r"""In stage 3 $\frac{d}{dt} f(X_{1,+,-})$ has $-\frac{d}{dt} w_-^\top v_1$ and $+\frac{d}{dt}
+    w_-^\top v_2$ times the attention of $v_1$ and $-v_2$ in the minus head. (In a symmetric state
+    the two nearly cancel, so that the conclusion stands.)"""
+    name = "c1 +v1 -v2"
+    return corrected(
+        printed=chain_rule(name, [-1, 1, -1]),
+        right=chain_rule(name, [-1, -1, 1]),
+        text=r"$+\frac{d}{dt} w_-^\top v_1 (\ldots) - \frac{d}{dt} w_-^\top v_2 (\ldots)$",
+        correct=r"$-\frac{d}{dt} w_-^\top v_1 (\ldots) + \frac{d}{dt} w_-^\top v_2 (\ldots)$",
+        erratum=MINUS_HEAD,
+    )
+
+
+@paper.claim("Thm F.3", part="proof-step", regime=converging)
+def loss_falls_at_its_square(study) -> Measurement:
+    r"""In stage 3 $\frac{d}{dt} E[\ell] = -\Omega(g_+^2 + g_-^2)$, with a constant that the whole
+    stage has."""
+    found, bias = three(study), study.config.bias
+    w, S = arrays(found)
+
+    def ratio(w: np.ndarray, S: np.ndarray, population: MixturePopulation = ALL) -> float:
+        force = common.derivative(lambda x: loss(x, S, population, bias), w)
+        g = 1 / (1 + np.exp(ALL.label * forward(w, S, ALL, bias)[2]))
+        return float((force**2).sum() / (g[EASY] ** 2 + g[HARD] ** 2))
+
+    least = min(ratio(each, S) for each in w[:: max(1, len(w) // 40)])
+    bound = margin.margin(found.flow, found.at_t2).value ** 2 / 4
+    uniform = Control("conflicting, uniform attention", ratio(w[0], 0 * S, common.CONFLICTING))
+    return at_least(bound=bound, measured=least, control=uniform, note="margin^2/4")
+
+
+def nearest(S: np.ndarray) -> tuple[float, np.ndarray]:
+    """The margin of the signed features with all gates on, and the shortest w with y f >= 1.
+
+    By symmetry the nearest point of their hull lies between the means of the two kinds of sample.
+    """
+    p = forward(np.zeros((2, 4)), S, ALL, 1.0)[0]
+    F = np.einsum("hnkq,nka,n->nha", p, ALL.inputs, ALL.label) * np.array([[1.0], [-1.0]])
+    one, two = (F[ALL.agreement == d].mean(axis=0) for d in (1, -1))
+    step = np.clip((one * (one - two)).sum() / ((one - two) ** 2).sum(), 0, 1)
+    point = one + step * (two - one)
+    square = (point**2).sum()
+    return float(np.sqrt(square)), point / square
+
+
+@paper.claim("ours: stage 3 lasts 1/(epsilon margin^2)", part="constant", regime=converging & sharp)
+def margin_sets_the_time(study) -> Measurement:
+    r"""$\epsilon (T_3 - T_2) \to 1/\gamma^2$ with $\gamma$ the largest margin of the attention
+    features at $T_2$, all gates on: the constant of Theorem F.3."""
+    runs = [three(study), three(study, elsewhere=True)]
+    sizes, actual = (
+        [margin.margin(r.flow, r.at_t2, gates).value for r in runs]
+        for gates in ("all_on", "actual")
+    )
+    known, other = ([theory.convergence_time(m, 1.0) for m in each] for each in (sizes, actual))
+    a, b = LOSSES[-2:]
+    per = [(r.times[b] - r.times[a]) / (1 / b - 1 / a) for r in runs]
+    closed = [nearest(arrays(r)[1])[0] for r in runs]
+    gates = Control("with the gates that there are", measured=actual)
+    slow = Control("with the gates that there are", other)
+    return every(
+        margin=equal(predicted=closed, measured=sizes, rtol=1e-9, each=True, control=gates),
+        time=equal(predicted=known, measured=per, rtol=0.005, each=True, control=slow),
+    )
+
+
+# --- Theorem 4.1 at T3.
+
+
+@paper.claim("Thm 4.1 (loss at T3)", regime=converging)
+def loss_reaches_epsilon(study) -> Measurement:
+    r"""There is a $T_3$ with $E[\ell] \le \epsilon$ after Algorithm 1, for five $\epsilon$."""
+    run, S = three(study), arrays(three(study))[1]
+
+    def reached(w, S: np.ndarray) -> float:
+        return float(loss(common.neurons_of(*w), S, ALL, study.config.bias))
+
+    stuck = [reached(without_attention(study).final["w"], 0 * S)] * len(LOSSES)
+    control = Control("without stage 2, for long", measured=stuck)
+    found = [reached(w, S) for w in ends(run)]
+    return equal(predicted=LOSSES, measured=found, rtol=1e-5, each=True, control=control)
+
+
+@paper.claim("Thm 4.1 (alignment with v at T3)", regime=converging & sharp)
+def aligned_with_v(study) -> Measurement:
+    r"""At $T_3$ $w_+^\top v_k$ and $w_-^\top(-v_k)$ are positive and $\tilde\Theta(1)$: they grow
+    with $\log 1/\epsilon$ as the direction of the largest margin says."""
+    w = trained(study)[1][1][:, V1:]
+    other = Control("the heads exchanged", min(*w[1], *-w[0]))
+    positive = sign(predicted=1, measured=min(*w[0], *-w[1]), control=other)
+    return every(sign=positive, size=grows(study, V1, C1))
+
+
+@paper.claim("Thm 4.1 (alignment with c at T3)", regime=converging & sharp)
+def aligned_with_c(study) -> Measurement:
+    r"""At $T_3$ $w_\pm^\top c_k$ are positive and $\tilde\Theta(1)$: they grow with $\log
+    1/\epsilon$ as the direction of the largest margin says."""
+    w, bias = trained(study)[1][1][:, :V1], study.config.bias
+    early = Control("at T0.5", theory.neurons(theory.gate_time(bias), bias)[0])
+    positive = sign(predicted=1, measured=w.min(), control=early)
+    return every(sign=positive, size=grows(study, C1, V1))
+
+
+def grows(study, at: int, other: int) -> Measurement:
+    """w.mu over log 1/epsilon against the shortest w with y f >= 1."""
+    found, x = three(study), [-np.log(e) for e in LOSSES[2:]]
+    direction, y = nearest(arrays(found)[1])[1][0], ends(found)[2:, at // V1]
+    control = Control("along the other signal", direction[other])
+    return slope(x=x, y=y, predicted=direction[at], within=0.03, control=control)
+
+
+@paper.claim("ours: gates shut in stage 1 open again in stage 3", regime=converging & sharp)
+def gates_open_again(study) -> Measurement:
+    r"""The gates that Cor. D.6 finds shut from $T_{0.5}$ to $T_1$ open in stage 3, and at the end
+    all are on: the corollary does not extend. Without stage 2 they would stay shut."""
+    found, bias = three(study), study.config.bias
+    t2, (w, S) = found.solution.phases[1].ends, arrays(found)
+    again = [e.time - t2 for e in found.switches if e.direction > 0 and e.time > t2]
+
+    def open_(w: np.ndarray, S: np.ndarray) -> bool:
+        return bool((forward(w, S, ALL, bias)[1] + bias > 0).all())
+
+    skipped = open_(common.neurons_of(*without_attention(study).final["w"]), 0 * S)
+    found = open_(w[-1], S) and len(again) == 1
+    note = f"they open at t - T2 = {again[0]:.4g}" if again else "none opens"
+    return fact(measured=found, control=Control("without stage 2", skipped), note=note)
+
+
+def ends(found: ThreeStages) -> np.ndarray:
     """(gamma, a) where stage 3 reaches each loss."""
-    assert found.t2 is not None
-    return found.solution.states([found.t2 + t for t in found.times.values()])["w"]
+    return found.solution.states([found.solution.phases[1].ends + t for t in found.times.values()])[
+        "w"
+    ]
 
 
-def _without_attention(study) -> Solution:
+@paper.once
+def without_attention(study) -> Solution:
     """Stage 3 right after stage 1: the neurons alone, for long."""
     c, start = study.config, three(study).at_t1
-    flow = symmetric_flow(TWO.orbits, c.omega, c.bias, ("attention",))
+    flow = symmetric_flow(common.TWO.orbits, c.omega, c.bias, ("attention",))
     stops = loss_marks(flow.loss_of, (0.3,))
-    return integrate(flow, start, 2e4, stops=stops, rtol=1e-8, progress=False)
+    return integrate(
+        flow, start, 2e4, stops=stops, rtol=1e-8, solver=common.EXPLICIT, progress=False
+    )
