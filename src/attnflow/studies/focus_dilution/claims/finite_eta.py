@@ -8,7 +8,6 @@ import numpy as np
 
 from attnflow.claims import (
     Control,
-    Erratum,
     Measurement,
     Regime,
     at_most,
@@ -22,17 +21,11 @@ from attnflow.linearise.lyapunov_schmidt import RangeSolution, lyapunov_schmidt
 from attnflow.studies.focus_dilution import rank_one, symmetric
 from attnflow.studies.focus_dilution.claims.common import jacobian
 from attnflow.studies.focus_dilution.claims.degenerate_cases import limit_point, odd_modes
+from attnflow.studies.focus_dilution.claims.symmetric import FINITE
 from attnflow.studies.focus_dilution.config import Config
 from attnflow.studies.focus_dilution.paper import paper
 from attnflow.studies.focus_dilution.rank_one import TwoGroup
 from attnflow.tasks.markov import MarkovChain
-
-FINITE = Erratum(
-    "finite-eta",
-    "the point is neutrally stable as eta goes to infinity only: at every finite eta it is a strict"
-    " saddle for part of the laws",
-    cause="missing-hypothesis",
-)
 
 SHARPNESS = (4.0, 8.0, 10.727)
 """eta (gamma_1 - gamma_low)^2; the last is where the flow of pi = (.75, .125, .125), lam = .8 from
