@@ -69,6 +69,18 @@ def test_a_control_that_measures_nothing_again_is_seen_in_the_text(tmp_path, con
     assert (fault in found) if fault else found == ""
 
 
+def test_a_control_that_has_a_name_is_read_too(tmp_path):
+    source = """
+        from attnflow.claims import Control, equal
+
+        def measure(study):
+            x = len(study)
+            other = Control("c", 1.01 * x)
+            return equal(predicted=x, measured=3.0, control=other)
+    """
+    assert "result itself" in made_from_the_result(_imported(tmp_path, source).measure)
+
+
 def test_a_helper_of_the_same_module_is_read_too(tmp_path):
     source = """
         from attnflow.claims import Control, equal
@@ -105,7 +117,7 @@ def test_an_array_that_is_the_result_in_disguise_is_refused(copy):
         equal(predicted=RESULT, measured=RESULT, control=Control("c", copy))
 
 
-@pytest.mark.parametrize("other", [RESULT.T, 4 * RESULT, RESULT**2])
+@pytest.mark.parametrize("other", [RESULT.T, 4 * RESULT, RESULT**2, 0 * RESULT])
 def test_another_formula_is_none(other):
     found = equal(predicted=RESULT, measured=RESULT, control=Control("c", other))
     assert found.control is not None

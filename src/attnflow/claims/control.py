@@ -81,7 +81,8 @@ def refuse_copies(control: Control, given: NDArray, result: NDArray) -> None:
         shift = given - result.T
         if np.ptp(shift) <= allowed < abs(shift.mean()):
             raise InputError("control", f"'{control.name}' is the result turned and shifted")
-    if (result != 0).all() and np.ptp(given * result) <= 1e-12 * np.abs(given * result).max():
+    product = given * result
+    if product.any() and np.ptp(product) <= 1e-12 * np.abs(product).max():
         raise InputError("control", f"'{control.name}' is the result inverted")
     factor = float(np.vdot(result, given) / np.vdot(result, result))
     if np.abs(given - factor * result).max() <= allowed and 0 < abs(factor - 1) < 0.05:
@@ -100,7 +101,7 @@ def made_from_the_result(measure: Callable[..., Any]) -> str:
     for function in _functions(measure):
         local = _assigned(function)
         for call in _calls(function):
-            for control in _own_controls(call):
+            for control in _own_controls(call, local):
                 for expression in _values(control):
                     fault = _fault(expression, call, control, local)
                     if fault:
@@ -130,10 +131,11 @@ def _calls(function: ast.FunctionDef) -> Iterator[ast.Call]:
     return (n for n in ast.walk(function) if isinstance(n, ast.Call))
 
 
-def _own_controls(call: ast.Call) -> list[ast.Call]:
-    """The `Control(...)` that a builder is called with."""
+def _own_controls(call: ast.Call, local: dict[str, ast.expr]) -> list[ast.Call]:
+    """The `Control(...)` that a builder is called with, also by a name."""
     given = [*call.args, *(k.value for k in call.keywords)]
-    return [g for g in given if isinstance(g, ast.Call) and _named(g.func) == "Control"]
+    found = [local.get(_named(g), g) if isinstance(g, ast.Name) else g for g in given]
+    return [g for g in found if isinstance(g, ast.Call) and _named(g.func) == "Control"]
 
 
 def _values(control: ast.Call) -> list[ast.expr]:
@@ -156,7 +158,7 @@ def _fault(
     if _constant(made):
         return "is a bare number"
     mine = [a for a in call.args if a is not control]
-    mine += [k.value for k in call.keywords if k.value is not control]
+    mine += [k.value for k in call.keywords if k.value is not control and k.arg != "control"]
     results = [_core(each, local) for each in mine]
     if any(ast.dump(made) == ast.dump(r) for r in results if not _constant(r)):
         return "is made from the result itself"
