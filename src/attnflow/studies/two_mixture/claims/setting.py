@@ -187,7 +187,7 @@ def samples_of_the_stages(study) -> Measurement:
         first = np.r_[dw.ravel(), 0 * S.ravel()]
         return np.stack([first, np.r_[0 * w.ravel(), dS.ravel()], first])
 
-    th = weights_of(theta["w"], theta["S"], omega, bias)
+    th: Any = weights_of(theta["w"], theta["S"], omega, bias)
 
     def scores(v: Any) -> dict[str, Any]:
         return {"w": v.w, "S": common.turned(v.WK) @ th.WQ + common.turned(th.WK) @ v.WQ}
