@@ -292,6 +292,14 @@ def root(w4: float, X: np.ndarray) -> np.ndarray:
     return (U * np.sqrt(np.maximum(values, 0))[..., None, :]) @ turned(U)
 
 
+def weights_of(w: np.ndarray, S: np.ndarray, omega: float, bias: float) -> TwoHeadClassifier:
+    """Weights with these scores and the self-scores of the infinite width."""
+    A, B = root(omega**4, S @ turned(S)), root(omega**4, turned(S) @ S)
+    blocks = np.concatenate([A, S], 2), np.concatenate([turned(S), B], 2)
+    H, D = root(0.0, np.concatenate(blocks, 1)), S.shape[-1]
+    return TwoHeadClassifier(w, H[..., :D], H[..., D:], bias)
+
+
 def gram(th: Any) -> np.ndarray:
     H = np.concatenate([th.WK, th.WQ], axis=2)
     return turned(H) @ H

@@ -12,13 +12,13 @@ import numpy as np
 
 from attnflow import claims
 from attnflow.claims import Control, Measurement, at_most, equal, every, identity, order, sign
-from attnflow.models.two_head import tables
+from attnflow.models.two_head import tables, weight_flow
 from attnflow.models.two_head_gram import score_flow
 from attnflow.models.two_head_reduced import symmetric_flow
 from attnflow.studies.two_mixture import algorithm, theory
 from attnflow.studies.two_mixture.claims import common
 from attnflow.studies.two_mixture.claims.common import C1, TWO, forward, neurons_of, past_gates
-from attnflow.studies.two_mixture.claims.gradients import Point, points, root
+from attnflow.studies.two_mixture.claims.gradients import Point, points, root, weights_of
 from attnflow.studies.two_mixture.margin import signed_features
 from attnflow.studies.two_mixture.paper import paper
 from attnflow.tasks.mixture import MixtureClassification, MixturePopulation
@@ -187,11 +187,20 @@ def samples_of_the_stages(study) -> Measurement:
         first = np.r_[dw.ravel(), 0 * S.ravel()]
         return np.stack([first, np.r_[0 * w.ravel(), dS.ravel()], first])
 
-    right = np.r_[wanted(common.CONFLICTING), wanted(common.CONFLICTING)]
-    full = moved(score_flow, TWO.population, theta, lambda v: v)
-    found = np.r_[full, moved(symmetric_flow, TWO.orbits, state, ten.lift)]
-    all_ = Control("stage 2 on all samples", np.r_[wanted(TWO.population), wanted(TWO.population)])
-    return equal(predicted=right, measured=found, rtol=1e-12, control=all_)
+    th: Any = weights_of(theta["w"], theta["S"], omega, bias)
+
+    def scores(v: Any) -> dict[str, Any]:
+        return {"w": v.w, "S": common.turned(v.WK) @ th.WQ + common.turned(th.WK) @ v.WQ}
+
+    by_weights = lambda pop, omega, bias, frozen: weight_flow(pop, frozen)  # noqa: E731
+    found = [
+        moved(score_flow, TWO.population, theta, lambda v: v),
+        moved(symmetric_flow, TWO.orbits, state, ten.lift),
+        moved(by_weights, TWO.population, th, scores),
+    ]
+    right, all_ = ([wanted(pop)] * 3 for pop in (common.CONFLICTING, TWO.population))
+    wrong = Control("stage 2 on all samples", all_)
+    return equal(predicted=right, measured=found, rtol=1e-11, control=wrong)
 
 
 @paper.claim("ours: Algorithm 1 as one solve", regime=past_gates & common.bounded_scores)

@@ -10,14 +10,14 @@ import numpy as np
 from attnflow.claims import Control, Measurement, equal, every, fact
 from attnflow.flows.driver import integrate
 from attnflow.flows.solution import Solution
-from attnflow.models.two_head import TwoHeadClassifier, gate_names
+from attnflow.models.two_head import gate_names
 from attnflow.models.two_head_gram import gram_flow
 from attnflow.models.two_head_reduced import symmetric_flow
 from attnflow.reduce import gram_descent
 from attnflow.studies.two_mixture import observables
 from attnflow.studies.two_mixture.claims import common
 from attnflow.studies.two_mixture.claims.common import TWO, turned
-from attnflow.studies.two_mixture.claims.gradients import root
+from attnflow.studies.two_mixture.claims.gradients import root, weights_of
 from attnflow.studies.two_mixture.paper import paper
 from attnflow.tasks.mixture import MixtureClassification
 
@@ -33,8 +33,7 @@ def observed(study) -> Measurement:
     state = ten.sample(np.random.default_rng(7), {})
     w, S = ten.lift(state).values()
     A, B = root(OMEGA**4, S @ turned(S)), root(OMEGA**4, turned(S) @ S)
-    H = root(0.0, np.concatenate([np.concatenate([A, S], 2), np.concatenate([turned(S), B], 2)], 1))
-    weights = TwoHeadClassifier(w, H[..., :4], H[..., 4:], BIAS)
+    weights = weights_of(w, S, OMEGA, BIAS)
 
     def written(w: np.ndarray) -> dict[str, Any]:
         p, heights, f = common.forward(w, S, pop, BIAS)
