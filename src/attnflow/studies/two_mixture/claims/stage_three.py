@@ -377,10 +377,10 @@ def margin_sets_the_time(study) -> Measurement:
     r"""$\epsilon (T_3 - T_2) \to 1/\gamma^2$ with $\gamma$ the largest margin of the attention
     features at $T_2$, all gates on: the constant of Theorem F.3."""
     runs = [three(study), three(study, elsewhere=True)]
-    sizes, actual = (
-        [margin.margin(r.flow, r.at_t2, gates).value for r in runs]
-        for gates in ("all_on", "actual")
+    free, shut = (
+        [margin.margin(r.flow, r.at_t2, gates) for r in runs] for gates in ("all_on", "actual")
     )
+    sizes, actual = ([m.value for m in each] for each in (free, shut))
     known, other = ([theory.convergence_time(m, 1.0) for m in each] for each in (sizes, actual))
     a, b = LOSSES[-2:]
     per = [(r.times[b] - r.times[a]) / (1 / b - 1 / a) for r in runs]
@@ -389,6 +389,9 @@ def margin_sets_the_time(study) -> Measurement:
     slow = Control("with the gates that there are", other)
     return every(
         margin=equal(predicted=closed, measured=sizes, rtol=1e-9, each=True, control=gates),
+        dual=equal(
+            predicted=closed, measured=[m.upper for m in free], rtol=1e-9, each=True, control=gates
+        ),
         time=equal(predicted=known, measured=per, rtol=0.005, each=True, control=slow),
     )
 
