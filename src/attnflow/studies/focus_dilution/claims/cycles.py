@@ -26,7 +26,14 @@ from attnflow.observe.stages import plateaus
 from attnflow.studies.focus_dilution import observables, rank_one, stages, theory, timeline
 from attnflow.studies.focus_dilution.claims.common import DIM as NARROW
 from attnflow.studies.focus_dilution.claims.common import jacobian, nonuniform
-from attnflow.studies.focus_dilution.claims.followed import DIM, LAWS, SMALL, Followed, flowed
+from attnflow.studies.focus_dilution.claims.followed import (
+    DIM,
+    EQUAL,
+    LAWS,
+    SMALL,
+    Followed,
+    flowed,
+)
 from attnflow.studies.focus_dilution.paper import paper
 from attnflow.tasks.laws import CHAINS
 from attnflow.tasks.markov import MarkovChain
@@ -199,6 +206,30 @@ def predicted_saddles(study) -> Measurement:
                 [found[law][n] for n in ("condensation", "focus", "dilution", "new direction")]
                 for law in LAWS
             ],
+        ),
+    )
+
+
+@paper.claim("ours: equal tokens in the timeline", part="constant", setting="m = 8, eps = 1e-3")
+def equal_tokens_in_the_timeline(study) -> Measurement:
+    """Two equally frequent tokens part inside rank one, at the time of the timeline within a
+    fifth (by chance they begin nearly equal or not), and the flow waits at its three levels."""
+    run, told = flowed("equal", **{**LONG, "until": 700.0}), timeline.predict(EQUAL, 8, 1e-3)
+    waits = plateaus(run.t, run.speed, run.loss)
+    others = timeline.predict(LAWS["E"], DIM, SMALL).plateaus
+    return every(
+        levels=equal(
+            predicted=[w["loss"] for w in told.plateaus],
+            measured=[p.loss for p in waits],
+            rtol=1e-5,
+            each=True,
+            control=Control("another law", [w["loss"] for w in others]),
+        ),
+        split=equal(
+            predicted=told.times["in-manifold split"],
+            measured=run.time("in-manifold split"),
+            rtol=0.2,
+            control=Control("the dilution", told.times["dilution"]),
         ),
     )
 

@@ -29,6 +29,9 @@ LAWS = {
 }
 """The law of Section 4.1, that of Appendix E, and one that neither the paper nor the rules saw."""
 
+EQUAL = MarkovChain((0.75, 0.125, 0.125), 0.8)
+"""Two rare tokens that are equally frequent."""
+
 INPUTS = 19
 """Tokens that the model of Appendix E sees before the label."""
 
@@ -133,7 +136,7 @@ def flowed(
     law: str, kind: str = "two-term", dim: int = DIM, scale: float = SMALL, until: float = 0.0
 ) -> Followed:
     """The population flow from a small start, until a little after its new direction."""
-    chain = LAWS[law]
+    chain = EQUAL if law == "equal" else LAWS[law]
     assert chain.lam is not None
     chain = chain_of(kind, chain.pi, chain.lam)
     start = OneLayerAttention.gaussian(chain.tokens, dim, scale, 0)
