@@ -128,15 +128,15 @@ def stage_three(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> Fig
 @draw.of_config
 def width(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> Figure:
     """Deviation of a finite width from the infinite one in stage 2, against 1/sqrt m."""
-    from attnflow.studies.two_mixture.claims.width import deviations
+    from attnflow.studies.two_mixture.claims.width import WIDTHS, deviations
 
     figure, axes = draw.new()
+    m = np.array(WIDTHS)
     for i, omega in enumerate((0.1, 0.03, 0.01)):
-        found = deviations(float(study.config.bias), omega, float(study.config.t1))
-        m = np.array(list(found))
-        axes.plot(m, list(found.values()), "o", color=draw.COLOURS[i], label=f"ω = {omega:g}")
+        _, most, _ = deviations(float(study.config.bias), omega, float(study.config.t1))
+        axes.plot(m, most, "o", color=draw.COLOURS[i], label=f"ω = {omega:g}")
         if i == 0:
-            line = found[int(m[0])] * np.sqrt(m[0] / m)
+            line = most[0] * np.sqrt(m[0] / m)
             axes.plot(m, line, color=draw.GREY, ls="--", label="1/√m")
     draw.log_scale(axes)
     axes.set_xlabel("embedding dimension m (1)")
