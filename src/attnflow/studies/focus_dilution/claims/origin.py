@@ -137,8 +137,8 @@ def window(study, scale: float) -> float:
     t = np.linspace(0.5 * limit, limit, 400)
     states = found.states(t)
     amplitude = [
-        np.linalg.norm(theory.condensed_amplitude(OneLayerAttention(*rows, None, None), chain))  # type: ignore[arg-type]
-        for rows in zip(states.W0, states.W1, strict=True)
+        np.linalg.norm(theory.condensed_amplitude(OneLayerAttention(*rows), chain))
+        for rows in zip(*blocks(states), strict=True)
     ]
     lost = np.asarray(amplitude) / (a0 * np.exp(mu * t))
     return float(np.interp(-0.9, -lost, t))
