@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Sequence
-from itertools import accumulate
 
 from attnflow.claims.evidence import Correction
 from attnflow.claims.mathematics import mathml, typeset
@@ -92,10 +91,9 @@ def _md_formula(formula: str) -> str:
 
 
 def _tex_formula(formula: str) -> str:
-    """A formula that cannot end its cell, its group or its line."""
+    """A formula that cannot end its cell or its line."""
     bare = re.sub(r"\\.", "", formula)
-    depths = list(accumulate({"{": 1, "}": -1}.get(c, 0) for c in bare))
-    if not mathml(formula) or min(depths) < 0 or depths[-1] or re.search(r"[%#~]", bare):
+    if not mathml(formula) or re.search(r"[%#~]", bare):
         return ""
     if "&" in bare and r"\begin" not in formula:
         return ""

@@ -11,6 +11,7 @@ import unicodedata
 from collections.abc import Callable
 from functools import lru_cache
 from html import escape
+from itertools import accumulate
 from xml.etree import ElementTree
 
 _FORMULA = re.compile(r"(?<![\\$])\$(?=[^\s$])((?:\\.|[^$\\])*?)(?<=\S)\$(?![\d$])")
@@ -42,6 +43,9 @@ def mathml(tex: str) -> str:
 def _mathml(tex: str) -> str:
     from latex2mathml.converter import convert
 
+    depths = list(accumulate({"{": 1, "}": -1}.get(c, 0) for c in re.sub(r"\\.", "", tex) + " "))
+    if min(depths) < 0 or depths[-1]:
+        return ""
     try:
         written = convert(tex)
         tree = ElementTree.fromstring(written)

@@ -219,8 +219,9 @@ def _worst(
         return None
     try:
         p, m = np.broadcast_arrays(p, m)
-        short = {"=": abs(m - p), "at most": m - p, "at least": p - m, "sign": -p * m}
-        excess = short[relation] - (0.0 if t is None else t)
+        with np.errstate(all="ignore"):  # a ledger may come from anywhere
+            short = {"=": abs(m - p), "at most": m - p, "at least": p - m, "sign": -p * m}
+            excess = short[relation] - (0.0 if t is None else t)
     except (KeyError, ValueError):
         return None
     at = np.unravel_index(np.argmax(np.where(np.isnan(excess), np.inf, excess)), m.shape)
