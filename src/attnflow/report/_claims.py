@@ -50,6 +50,7 @@ class Claims:
 
 def claims(ledger: Ledger, paper: Citation | None, notation: Mapping[str, str]) -> Claims:
     """What the page shows of a ledger; `paper` is the one that goes unsaid."""
+    ledger = type(ledger)(tuple(replace(row) for row in ledger))  # each a thing of its own
     anchors = _anchors(ledger)
     shown = {id(row): _shown(row, anchors[id(row)], paper) for row in ledger}
     rows = list(shown.values())
