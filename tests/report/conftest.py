@@ -31,7 +31,7 @@ PAPER = Citation("other2025", ("Ada Other",), "Another paper", 2025, arxiv="2501
 
 CORRECTION = Correction(
     printed="W0' = -GM W1^T - GP W0 WQ^T",
-    corrected="W0' = -GM W1^T - GP W0 W_QK^T",
+    corrected="W0' = -GM W1^T - GP W0 W_QK^T" + f" or ${' + '.join(['W_Q W_K'] * 20)}$",
     counterexample="",
     erratum=Erratum("key", "a <b>K</b> is missing", cause="constant"),
     snippet="assert 1 + 1 == 2  # <b>not markup</b>",

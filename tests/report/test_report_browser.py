@@ -132,6 +132,11 @@ def test_a_link_opens_its_row_also_where_a_filter_hides_it(opened, files, width)
         seen.page.locator(".errata a").first.click()
         row.locator(".sides").wait_for()
         assert "W0' = -GM W1^T - GP W0 W_QK^T" in row.inner_text()
+        seen.page.locator("[data-open]").click()
+        wide = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        assert seen.page.evaluate(wide) == 0
+        box = row.locator(".sides p", has_text="or").bounding_box()
+        assert box["x"] + box["width"] <= width
         assert seen.page.evaluate("location.hash") == "#claim-prop-holds-corrected-statement"
         assert seen.complaints == []
 

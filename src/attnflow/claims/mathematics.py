@@ -61,8 +61,8 @@ def _mathml(tex: str) -> str:
     return _UNARY.sub('<mo form="prefix">&#x02212;</mo>', tight)
 
 
-_TIGHT = re.compile(r"<mo( [^>]*)?>(&#x0(?:002F|007C|2016|2202|2207);)</mo>")
-"""A slash, bars, and the signs of derivatives, around which browsers leave a wide space."""
+_TIGHT = re.compile(r"<mo( [^>]*)?>(&#x0(?:002F|007C|2016|2202|2207|221E);)</mo>")
+"""A slash, bars, infinity, signs of derivatives: browsers leave a wide space around them."""
 _UNARY = re.compile(
     r"(?<=</mo>)(?<!&#x00029;</mo>)(?<!&#x0005D;</mo>)(?<!&#x0007C;</mo>)<mo>&#x02212;</mo>"
 )
