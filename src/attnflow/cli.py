@@ -177,15 +177,18 @@ def check(
     overrides: Words = (),
     only: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = (),
     export: Annotated[tuple[Path, ...], tyro.conf.UseAppendAction] = (),
+    all: Flag = False,
     json: Flag = False,
 ) -> int:
-    """Measure every claim of a study and print the ledger.
+    """Measure every claim of a study and print the ledger: how it came out by section, the errata,
+    and what is a surprise.
 
     Args:
         study: name of a study, or a Python file that defines one.
         config: TOML file with config keys.
         only: the claims whose label or section contains this text ("Thm 3.2"); repeatable.
         export: also write the ledger to a file: .json, .md, .tex or .bib by its ending; repeatable.
+        all: print every row.
         json: print the ledger as a JSON array.
     """
     ready = _checked(study, config, overrides)
@@ -206,13 +209,13 @@ def check(
         only=only,
         progress=lambda done, total, row: say("claims", f"{done}/{total}  {row.id}", passing=True),
     )
-    say("claims", ledger.summary)
+    say("claims", ledger.headline)
     for file in export:
         write_text_atomic(file, getattr(ledger, writers[file.suffix])())
     if json:
         print(ledger.to_json())
     else:
-        _console().print(ledger.rich_table())
+        _console().print(ledger.terminal(every=all))
     for row in ledger.surprises:
         print(
             f"surprise: {row.id}: {row.verdict}, expected {row.expected}: {row.note}",

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import re
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -21,6 +22,7 @@ from attnflow._errors import InputError
 from attnflow.claims import (
     Cause,
     Citation,
+    Claim,
     Control,
     Correction,
     Countercheck,
@@ -35,8 +37,9 @@ from attnflow.claims import (
     corrected,
     equal,
 )
-from attnflow.claims.export import md, shown_value, tex
+from attnflow.claims.export import md, tex
 from attnflow.claims.ledger import selected
+from attnflow.claims.words import OURS
 
 claim = Paper("circle", citation=CITATION).claim
 
@@ -251,28 +254,11 @@ def test_saving_is_whole_or_not_at_all(tmp_path, circle, monkeypatch):
 
 
 @given(ledgers)
-def test_markdown_has_one_line_of_eight_cells_per_row(ledger):
-    table = ledger.to_markdown().split("\n")[: 2 + len(ledger)]
-    for line in table:
-        assert len(re.findall(r"(?<!\\)\|", line.replace("\\\\", ""))) == 9
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (None, "–"),
-        (True, "true"),
-        (1 / 3, "0.333333"),
-        ([1.0, None], "(1, –)"),
-        ([[0.5, -2.0], [1.0, None]], "2×2 array, largest -2"),
-        ([0.0] * 7, "7 array, largest 0"),
-        ([None] * 7, "7 array, largest –"),
-        ([[1.0, 2.0], 3.0], "((1, 2), 3)"),
-        ([True, "x"], "(true, x)"),
-    ],
-)
-def test_a_cell_stays_short(value, text):
-    assert shown_value(value) == text
+def test_markdown_has_one_line_of_five_cells_per_row(ledger):
+    lines = [line for line in ledger.to_markdown().split("\n") if line.startswith("| ")]
+    assert len(lines) == len(ledger) + 2 * len(ledger.sections)
+    for line in lines:
+        assert len(re.findall(r"(?<!\\)\|", line.replace("\\\\", ""))) == 6
 
 
 @given(st.text())
@@ -283,6 +269,7 @@ def test_markdown_text_has_no_live_mark(text):
 @given(st.text())
 def test_latex_text_has_no_live_character(text):
     escaped = tex(text)
+    assert all(c.isprintable() and ord(c) < 256 for c in escaped)
     bare = re.sub(r"\\[a-zA-Z]+|\\[&%$#_{}|]", "", escaped)
     bare = bare.replace(r"{^2}", "{}")
     assert not re.search(r"[&%$#_^~\\<>|\"]", bare)
@@ -291,14 +278,49 @@ def test_latex_text_has_no_live_character(text):
 
 
 @given(ledgers)
-def test_latex_rows_have_seven_cells_and_the_table_closes(ledger):
+def test_latex_rows_have_five_cells_and_the_document_closes(ledger):
     text = ledger.to_latex()
     body = text.split(r"\endfoot")[1].split(r"\end{longtable}")[0].strip()
     for line in body.split("\n") if body else []:
         cells = len(re.findall(r"(?<!\\)&", line)) + 1
-        assert line.endswith(r" \\")
-        assert cells == 7 or line.startswith(r"\multicolumn{7}")
-    assert text.count(r"\toprule") == text.count(r"\bottomrule") == 1
+        assert re.search(r" \\\\(\[.6ex\])?$", line)
+        assert cells == 5 or line.startswith(r"\multicolumn{5}")
+    for name in ("document", "longtable", "thebibliography"):
+        assert text.count(rf"\begin{{{name}}}") == text.count(rf"\end{{{name}}}") <= 1
+    assert text.startswith(r"\documentclass")
+    assert text.endswith("\\end{document}\n")
+
+
+FORMULAS = r"if $|x| < \|y\|$ and $\frac{a_1}{2}$, not $a}$, $a & b$, $50%$, $\input{x}$ or 5$"
+
+
+def test_formulas_stay_formulas_in_markdown_and_latex():
+    row = Row.from_dict({**_record(), "title": FORMULAS})
+    kept = (
+        r"if $\vert x\vert \lt \Vert y\Vert$ and $\frac{a_1}{2}$, not \$a\}\$, \$a \& b\$, "
+        r"$50%$, \$\\input\{x\}\$ or 5\$"
+    )
+    assert kept in Ledger((row,)).to_markdown()
+    kept = (
+        r"if $|x| < \|y\|$ and $\frac{a_1}{2}$, not \$a\}\$, \$a \& b\$, \$50\%\$, "
+        r"\$\textbackslash{}input\{x\}\$ or 5\$"
+    )
+    assert kept in Ledger((row,)).to_latex()
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="there is no pdflatex here")
+def test_latex_compiles(circle, wrong, tmp_path):
+    rows = [
+        Row.from_dict({**_record(), "title": FORMULAS, "note": "λ ≤ 50% ✓ № \x00 日"}),
+        Row.from_dict(
+            {**_record(), "id": "ours: x_1", "title": r"$\begin{cases} a & b\end{cases}$"}
+        ),
+        *Ledger.check([good, raises, better_than_expected, _printed(wrong)], circle),
+    ]
+    (tmp_path / "ledger.tex").write_text(Ledger(tuple(rows)).to_latex(), encoding="utf-8")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "ledger.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:]
 
 
 def test_mathematics_reads_as_mathematics_in_latex():
@@ -308,6 +330,7 @@ def test_mathematics_reads_as_mathematics_in_latex():
 def test_latex_cites_what_bibtex_defines(circle):
     ledger = Ledger.check([good, better_than_expected], circle)
     assert r"\cite{archimedes250}" in ledger.to_latex()
+    assert r"\bibitem{archimedes250} Archimedes" in ledger.to_latex()
     text = ledger.to_bibtex()
     assert text.count("@") == 1
     assert text.startswith("@article{archimedes250,\n")
@@ -376,14 +399,18 @@ def test_the_html_shows_the_statement_and_not_its_markup(circle):
     assert "<b>bold" not in text
 
 
-def test_corrections_are_shown_in_every_format(circle, wrong):
+def _printed(wrong: dict) -> Claim:
     @claim("Prop 6")
     def printed(study):
         """The area is what is printed."""
         two, one = (equal(predicted=p, measured=1) for p in (2, 1))
         return corrected(printed=two, right=one, snippet=SNIPPET, **wrong)
 
-    ledger = Ledger.check([printed], circle)
+    return printed
+
+
+def test_corrections_are_shown_in_every_format(circle, wrong):
+    ledger = Ledger.check([_printed(wrong)], circle)
     assert ledger.summary == "1 holds corrected (1 erratum)"
     for text in (ledger.to_markdown(), ledger.to_latex(), ledger._repr_html_()):
         assert "printed" in text
@@ -394,18 +421,36 @@ def test_corrections_are_shown_in_every_format(circle, wrong):
     assert Ledger.from_json(ledger.to_json())[0].correction.run() == "12.566\n"  # type: ignore[union-attr]
 
 
-def test_the_terminal_table_marks_a_surprise_and_takes_no_markup(circle):
+def _terminal(ledger: Ledger, every: bool = False) -> str:
+    said = StringIO()
+    Console(file=said, width=160).print(ledger.terminal(every))
+    return said.getvalue()
+
+
+def test_the_terminal_marks_a_surprise_and_takes_no_markup(circle):
     @claim("Prop 7")
     def bracketed(study):
-        """[bold]Circles[/bold] are [link=x]."""
+        """[bold]Circles[/bold] are [link=x] of $\\lambda$."""
         return equal(predicted=1, measured=1, control=Control("two", two()))
 
-    said = StringIO()
-    table = Ledger.check([bracketed, raises], circle).rich_table()
-    Console(file=said, width=160).print(table)
-    assert "[bold]Circles[/bold] are [link=x]." in said.getvalue()
-    assert "! ? not checkable" in said.getvalue()
-    assert "1 surprise: Prop 2" in said.getvalue()
+    ledger = Ledger.check([bracketed, raises], circle)
+    assert "[bold]Circles[/bold] are [link=x] of λ." in _terminal(ledger, every=True)
+    for said in (_terminal(ledger), _terminal(ledger, every=True)):
+        assert "! ? not checkable" in said
+        assert "1 surprise: Prop 2" in said
+
+
+def test_the_terminal_tells_sections_errata_and_surprises_and_leaves_out_what_holds(circle, wrong):
+    claims = [good, dataclasses.replace(_printed(wrong), section="Section 3: areas"), raises]
+    ledger = Ledger.check([*claims, dataclasses.replace(good, id="ours: roundness")], circle)
+    said = _terminal(ledger)
+    assert list(ledger.sections) == ["Statements", "Section 3: areas", OURS]
+    assert [title for title in ledger.sections if title in said] == list(ledger.sections)
+    assert "1 holds corrected (1 erratum)" in said
+    assert "the area is printed twice as large" in said
+    assert "Circles have corners." in said
+    assert "Circles are round." not in said
+    assert _terminal(ledger, every=True).count("Circles are round.") == 2
 
 
 def test_ledgers_add_up(circle):

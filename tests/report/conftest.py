@@ -31,7 +31,7 @@ PAPER = Citation("other2025", ("Ada Other",), "Another paper", 2025, arxiv="2501
 
 CORRECTION = Correction(
     printed="W0' = -GM W1^T - GP W0 WQ^T",
-    corrected="W0' = -GM W1^T - GP W0 W_QK^T",
+    corrected="W0' = -GM W1^T - GP W0 W_QK^T" + f" or ${' + '.join(['W_Q W_K'] * 20)}$",
     counterexample="",
     erratum=Erratum("key", "a <b>K</b> is missing", cause="constant"),
     snippet="assert 1 + 1 == 2  # <b>not markup</b>",
@@ -67,7 +67,12 @@ def ledger() -> Ledger:
     rows = [row(v) for v in Verdict if v is not Verdict.HOLDS_CORRECTED]
     cause = Cause.CONSTANT
     rows.append(row(Verdict.HOLDS_CORRECTED, cause=cause, correction=CORRECTION))
-    rows.append(row(Verdict.FAILS, id="Surprise", expected=Verdict.HOLDS))
+    rows.append(
+        row(Verdict.FAILS, id="Surprise", expected=Verdict.HOLDS, section="Section 3: later")
+    )
+    title = r"Ours with $\frac{\partial L}{\partial \Phi} \le \lambda^2$ and $\broken{x}$ for 5$."
+    given = {"id": "ours: a bound", "relation": "at most", "predicted": 1e-12, "measured": 2.7e-16}
+    rows.insert(0, row(Verdict.HOLDS, title=title, strength=Strength.EXACT, tolerance=0.0, **given))
     return Ledger(tuple(rows))
 
 

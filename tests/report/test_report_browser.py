@@ -89,3 +89,88 @@ def test_without_script_the_button_is_hidden_and_the_command_is_there(opened, fi
     assert tab.locator("button[data-copy=command]").is_hidden()
     assert "attnflow run focus-dilution" in tab.locator("#command").inner_text()
     context.close()
+
+
+SHOWN = "() => [...document.querySelectorAll('.claim')].filter(e => e.checkVisibility()).length"
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_claims_are_filtered_by_verdict_kind_and_text(opened, files, ledger, width):
+    with visit(opened, files["run"], width) as seen:
+        page, form = seen.page, seen.page.locator("form.filter")
+
+        def shown() -> int:
+            return page.evaluate(SHOWN)
+
+        assert shown() == len(ledger)
+        page.locator(".counts a[data-verdict=fails]").click()
+        page.wait_for_function(f"({SHOWN})() === 2")
+        assert form.locator("output").text_content() == f"2 of {len(ledger)}"
+        assert not page.locator("h3", has_text="Ours").is_visible()
+        form.locator("button[type=reset]").click()
+        page.wait_for_function(f"({SHOWN})() === {len(ledger)}")
+        form.locator("[name=whose]").select_option("ours")
+        assert shown() == 1
+        form.locator("[name=whose]").select_option("")
+        form.locator("[name=strength]").select_option("exact")
+        assert shown() == 1
+        form.locator("[name=strength]").select_option("")
+        form.locator("[name=text]").fill("Surprise  STATEMENT")
+        assert shown() == 1
+        form.locator("[name=text]").press("Enter")  # sends nothing anywhere
+        assert shown() == 1
+        assert seen.requests == [files["run"].as_uri()]
+        assert seen.complaints == []
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_a_link_opens_its_row_also_where_a_filter_hides_it(opened, files, width):
+    with visit(opened, files["run"], width) as seen:
+        row = seen.page.locator("#claim-prop-holds-corrected-statement")
+        seen.page.locator("[name=whose]").select_option("ours")
+        assert row.is_hidden()
+        seen.page.locator(".errata a").first.click()
+        row.locator(".sides").wait_for()
+        assert "W0' = -GM W1^T - GP W0 W_QK^T" in row.inner_text()
+        seen.page.locator("[data-open]").click()
+        wide = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        assert seen.page.evaluate(wide) == 0
+        box = row.locator(".sides p", has_text="or").bounding_box()
+        assert box["x"] + box["width"] <= width
+        assert seen.page.evaluate("location.hash") == "#claim-prop-holds-corrected-statement"
+        assert seen.complaints == []
+
+
+def test_a_row_opens_and_closes_by_keyboard(opened, files):
+    with visit(opened, files["run"]) as seen:
+        row = seen.page.locator("#claim-prop-fails-statement")
+        row.locator("> summary").focus()
+        seen.page.keyboard.press("Enter")
+        assert row.locator(".inside").is_visible()
+        seen.page.keyboard.press("Tab")
+        assert seen.page.evaluate("document.activeElement.className") == "permalink"
+        row.locator("> summary").focus()
+        seen.page.keyboard.press("Space")
+        assert row.locator(".inside").is_hidden()
+
+
+def test_print_opens_what_fails_and_folds_the_rest(opened, files):
+    with visit(opened, files["run"]) as seen:
+        seen.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        opened_ = "() => [...document.querySelectorAll('.claim[open]')].map(e => e.dataset.verdict)"
+        assert seen.page.evaluate(opened_) == ["fails", "fails"]
+        seen.page.evaluate("dispatchEvent(new Event('afterprint'))")
+        assert seen.page.evaluate(opened_) == []
+
+
+def test_without_script_every_row_is_there(opened, files, ledger):
+    context = opened.new_context(java_script_enabled=False)
+    tab = context.new_page()
+    tab.goto(files["run"].as_uri())
+    rows = tab.locator(".claim > summary")
+    assert rows.count() == len(ledger)
+    assert all(rows.nth(i).is_visible() for i in range(len(ledger)))
+    assert tab.locator("form.filter").is_hidden()
+    rows.first.click()
+    assert tab.locator(".claim .inside").first.is_visible()
+    context.close()

@@ -5,11 +5,15 @@ from __future__ import annotations
 import dataclasses
 import re
 from dataclasses import replace
+from importlib import import_module
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
+from attnflow.claims import mathematics
+from attnflow.claims.mathematics import mathml
+from attnflow.claims.words import OURS
 from attnflow.draw import write_figures
 from attnflow.flows.sinks import Event
 from attnflow.observe.stages import Stage
@@ -24,7 +28,6 @@ SECTIONS = [
     "stages",
     "saddles",
     "claims",
-    "corrections",
     "solve",
     "config",
     "versions",
@@ -102,16 +105,63 @@ def test_claims_have_signs_words_and_corrections_side_by_side(read, ledger):
     for row in ledger:
         assert row.verdict.symbol in read.words
         assert row.id in read.words
-        assert row.title in read.words
+        assert row.title in read.words or "$" in row.title
     for text in (
         "W0' = -GM W1^T - GP W0 WQ^T",
         "W0' = -GM W1^T - GP W0 W_QK^T",
         "assert 1 + 1 == 2  # <b>not markup</b>",
         "inside: the law is not uniform",
+        "another law: error 0.1, allowed 1e-12; the verdict flips",
+        "a <b>K</b> is missing",
         "Not as expected:",
+        "Not reproduced:",
         "Other 2025, eq 14",
+        "at most 1e-12",
+        "2.7e-16",
     ):
         assert text in read.words
+
+
+def test_sections_come_in_the_order_of_the_ledger_with_ours_apart(read, ledger):
+    places = [read.words.index(title) for title in ("Statements", "Section 3: later", OURS)]
+    assert places == sorted(places)
+    rows = [a["id"] for t, a in read.tags if t == "details" and a.get("data-part")]
+    assert len(rows) == len(ledger)
+    assert rows[0] == "claim-prop-holds-statement"
+    assert rows[-1] == "claim-ours-a-bound-statement"
+
+
+def test_errata_come_first_with_links_to_the_rows_that_show_them(html):
+    errata = html[html.index('<h3 id="errata">') : html.index('<div class="claims">')]
+    assert errata.count("<li>") == 1
+    assert "a &lt;b&gt;K&lt;/b&gt; is missing" in errata
+    assert 'href="#claim-prop-holds-corrected-statement"' in errata
+
+
+def test_two_rows_of_one_name_have_a_link_each(bare, ledger):
+    twice = type(ledger)(ledger.rows + ledger.rows)
+    read = Markup(page(bare.replace(claims=twice)))
+    assert read.problems == []
+    assert {"claim-surprise-statement", "claim-surprise-statement-2"} <= set(read.ids)
+
+
+def test_mathematics_is_set_and_what_is_none_stays_text(read):
+    assert read.count("mfrac") >= 1
+    assert "∂L" in read.words
+    assert r"and $\broken{x}$ for 5$." in read.words
+
+
+@pytest.mark.parametrize("study", ["focus_dilution", "two_mixture"])
+def test_every_letter_of_a_legend_can_be_set(study, outcome):
+    paper = import_module(f"attnflow.studies.{study}.paper").paper
+    assert paper.notation
+    for tex, words in paper.notation.items():
+        assert mathml(tex), tex
+        assert "$" not in mathematics.html(words), words
+
+
+def test_the_legend_of_a_study_is_on_its_page(read):
+    assert "stationary law of the chain, a vector over d tokens" in read.words
 
 
 def test_captions_are_the_first_lines_of_the_functions(read, outcome):
@@ -144,7 +194,10 @@ class HostileStudy:
 
 def test_everything_is_escaped(outcome, ledger):
     bad = "<script>alert(1)</script>"
-    rows = [replace(r, title=bad, note=bad, id=f"{bad}{i}") for i, r in enumerate(ledger)]
+    rows = [
+        replace(r, title=f"{bad} ${bad}$", note=bad, section=bad, reading=bad, id=f"{bad}{i}")
+        for i, r in enumerate(ledger)
+    ]
     given = outcome.replace(
         built=HostileStudy(outcome.built, Hostile()),
         command=f"attnflow run {bad}",

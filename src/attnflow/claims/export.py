@@ -1,50 +1,60 @@
-"""A ledger as Markdown, LaTeX and BibTeX text."""
+"""A ledger as Markdown, as a LaTeX document and as BibTeX."""
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 
 from attnflow.claims.evidence import Correction
+from attnflow.claims.mathematics import mathml, typeset
 from attnflow.claims.row import Row
-from attnflow.claims.values import Value
 from attnflow.claims.verdict import Citation
+from attnflow.claims.words import columns, correction_facts, label, sections, summary, verdict_words
+
+HEAD = ("Claim", "Statement", "Verdict", "Predicted", "Measured")
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """A table of the rows, then each correction with its snippet."""
-    head = ("Claim", "Part", "Statement", "Verdict", "Predicted", "Measured", "Tolerance", "Source")
-    lines = [_bar(head), _bar(["---"] * len(head))]
-    for row in rows:
-        verdict = f"{row.verdict.symbol} {verdict_words(row)}"
-        cells = (row.id, row.part, row.title, verdict, *values(row), row.source)
-        lines.append(_bar([md(cell) for cell in cells]))
+    """A table per section, then each correction with its snippet; `$...$` stays mathematics."""
+    lines: list[str] = []
+    for title, found in sections(rows).items():
+        lines += [f"## {_md(title)}", "", _bar(HEAD), _bar(["---"] * len(HEAD))]
+        for row in found:
+            verdict = f"{row.verdict.symbol} {verdict_words(row)}"
+            cells = (label(row), row.title, verdict, *columns(row))
+            lines.append(_bar([_md(cell) for cell in cells]))
+        lines.append("")
     for row in rows:
         if row.correction is not None:
-            lines += ["", f"### {md(row.id)} ({row.part})", "", *_correction_md(row.correction)]
-    return "\n".join(lines) + "\n"
+            lines += [f"### {_md(label(row))}", "", *_correction_md(row.correction), ""]
+    return "\n".join(lines)
 
 
 def latex(rows: Sequence[Row]) -> str:
-    """A longtable with booktabs rules; corrections follow their row."""
-    head = ["Claim", "Statement", "Verdict", "Predicted", "Measured", "Tolerance", "Source"]
+    """A document that compiles on its own: a longtable by sections, and the papers it cites."""
+    papers = {row.paper.key: row.paper for row in rows if row.paper is not None}
+    cited = ", ".join(rf"\cite{{{key}}}" for key in papers)
     lines = [
-        r"% \usepackage{booktabs,longtable}",
-        r"\begin{longtable}{p{.12\linewidth}p{.28\linewidth}p{.12\linewidth}lllp{.12\linewidth}}",
-        r"\toprule",
-        " & ".join(head) + r" \\",
-        r"\midrule",
-        r"\endhead",
-        r"\bottomrule",
-        r"\endfoot",
+        *_PREAMBLE,
+        rf"\noindent {_tex(summary(rows))}." + (f" Papers: {cited}." if papers else ""),
+        *_TABLE,
     ]
-    for row in rows:
-        cells = [f"{row.id} ({row.part})", row.title, verdict_words(row), *values(row)]
-        lines.append(" & ".join([*(tex(c) for c in cells), _cite(row)]) + r" \\")
-        if row.correction is not None:
-            text = tex("; ".join(f"{k}: {v}" for k, v in correction_facts(row.correction)))
-            lines.append(rf"\multicolumn{{7}}{{p{{.95\linewidth}}}}{{\small {text}}} \\")
-    return "\n".join([*lines, r"\end{longtable}"]) + "\n"
+    for title, found in sections(rows).items():
+        lines.append(_wide(rf"\textbf{{{_tex(title)}}}", "[.6ex]"))
+        for row in found:
+            cells = [_tex(label(row)), _tex(row.title), _tex(verdict_words(row))]
+            if row.paper is not None and len(papers) > 1:
+                cells[0] += rf" \cite{{{row.paper.key}}}"
+            lines.append(" & ".join([*cells, *(_tex(c) for c in columns(row))]) + r" \\")
+            if row.correction is not None:
+                said = "; ".join(f"{k}: {v}" for k, v in correction_facts(row.correction))
+                lines.append(_wide(rf"\small {_tex(said)}"))
+    lines.append(r"\end{longtable}")
+    if papers:
+        items = (rf"\bibitem{{{key}}} {_reference(paper)}" for key, paper in papers.items())
+        lines += [r"\begin{thebibliography}{9}", *items, r"\end{thebibliography}"]
+    return "\n".join([*lines, r"\end{document}"]) + "\n"
 
 
 def bibtex(rows: Sequence[Row]) -> str:
@@ -53,86 +63,72 @@ def bibtex(rows: Sequence[Row]) -> str:
     return "\n".join(bibtex_entry(paper) for paper in papers.values())
 
 
-def verdict_words(row: Row) -> str:
-    """`holds corrected (constant)`, with what was expected where it is a surprise."""
-    words = row.verdict.label + (f" ({row.cause})" if row.cause else "")
-    if row.defect:
-        return f"{words}, defect: {row.defect}"
-    return f"{words}, expected {row.expected.label}" if row.surprising else words
-
-
-def values(row: Row) -> tuple[str, str, str]:
-    """Predicted, measured and tolerance as short texts."""
-    return shown_value(row.predicted), shown_value(row.measured), shown_value(row.tolerance, 2)
-
-
-def shown_value(value: Value, digits: int = 6) -> str:
-    """A value in a table's cell: six digits, a dash for none, an array by its largest entry."""
-    if value is None:
-        return "–"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, list):
-        shape, entries = _array(value)
-        if shape and (len(shape) > 1 or len(value) > 6):
-            largest = max(entries, key=abs, default=None)
-            return f"{'×'.join(map(str, shape))} array, largest {shown_value(largest, digits)}"
-        inner = ", ".join(shown_value(v, digits) for v in value[:6])
-        return f"({inner}{', …' if len(value) > 6 else ''})"
-    return value if isinstance(value, str) else f"{value:.{digits}g}"
-
-
 def md(text: str) -> str:
     """Plain text as Markdown shows it, on one line."""
-    return re.sub(r"([\\`*_{}\[\]<>#|~$&])", r"\\\1", " ".join(text.split()))
+    return re.sub(r"([\\`*_{}\[\]<>#|~$&])", r"\\\1", re.sub(r"\s+", " ", text))
 
 
 def tex(text: str) -> str:
     """Plain text as LaTeX shows it, on one line; Greek and common signs become mathematics."""
-    return "".join(_TEX.get(c, c) for c in " ".join(text.split()))
+    return "".join(_TEX.get(c) or _letter(c) for c in re.sub(r"\s+", " ", text))
 
 
-def _array(value: list) -> tuple[tuple[int, ...], list[float]]:
-    """The shape and the finite entries of a nested list of numbers; no shape where it is ragged."""
-    if not any(isinstance(v, list) for v in value):
-        numeric = all(v is None or isinstance(v, int | float) for v in value)
-        return ((len(value),) if numeric else ()), [v for v in value if v is not None]
-    inner = [_array(v) if isinstance(v, list) else ((), []) for v in value]
-    shapes = {shape for shape, _ in inner}
-    if len(shapes) != 1 or () in shapes:
-        return (), []
-    return (len(value), *shapes.pop()), [x for _, entries in inner for x in entries]
+def _md(text: str) -> str:
+    return typeset(text, md, lambda formula: _md_formula(formula) or md(f"${formula}$"))
 
 
-def correction_facts(correction: Correction) -> list[tuple[str, str]]:
-    """The named texts of a correction, in reading order."""
+def _tex(text: str) -> str:
+    return typeset(text, tex, lambda formula: _tex_formula(formula) or tex(f"${formula}$"))
 
-    def with_error(text: str, error: float | None) -> str:
-        return text if error is None else f"{text} [error {error:.3g}]"
 
-    facts = [("printed", with_error(correction.printed, correction.printed_error))]
-    if correction.corrected:
-        facts.append(("corrected", with_error(correction.corrected, correction.corrected_error)))
-    if correction.counterexample:
-        facts.append(("counterexample", correction.counterexample))
-    erratum = correction.erratum
-    return [*facts, ("cause", str(erratum.cause)), ("erratum", erratum.title)]
+def _md_formula(formula: str) -> str:
+    """A formula that no table and no mark-up around it can mistake."""
+    if not mathml(formula):
+        return ""
+    for sign, name in _MARKS.items():
+        formula = formula.replace(sign, name)
+    return f"${' '.join(formula.split())}$"
+
+
+def _tex_formula(formula: str) -> str:
+    """A formula that cannot end its cell or its line."""
+    bare = re.sub(r"\\.", "", formula)
+    if not mathml(formula) or re.search(r"[%#~]", bare):
+        return ""
+    if "&" in bare and r"\begin" not in formula:
+        return ""
+    return f"${''.join(c if c.isascii() else tex(c) for c in ' '.join(formula.split()))}$"
+
+
+def _letter(c: str) -> str:
+    """A character that every installation of LaTeX can set; any other by its code point."""
+    if (c.isascii() and c.isprintable()) or ("À" <= c <= "ÿ" and c.isalpha()):
+        return c
+    parts = "".join(p for p in unicodedata.normalize("NFKD", c) if not unicodedata.combining(p))
+    if parts != c and parts.isascii() and parts.isprintable():
+        return "".join(_TEX.get(p, p) for p in parts)
+    return rf"\texttt{{U+{ord(c):04X}}}"
+
+
+def _wide(text: str, after: str = "") -> str:
+    return rf"\multicolumn{{{len(HEAD)}}}{{p{{.97\linewidth}}}}{{{text}}} \\{after}"
+
+
+def _reference(paper: Citation) -> str:
+    where = [paper.venue, str(paper.year), f"arXiv {paper.arxiv}" if paper.arxiv else ""]
+    authors = ", ".join(tex(a) for a in paper.authors)
+    return rf"{authors}. \emph{{{tex(paper.title)}}}. {tex(', '.join(w for w in where if w))}."
 
 
 def _correction_md(correction: Correction) -> list[str]:
     longest = max((len(run) for run in re.findall(r"`+", correction.snippet)), default=0)
     fence = "`" * max(3, longest + 1)
-    facts = [f"- {name}: {md(text)}" for name, text in correction_facts(correction)]
+    facts = [f"- {name}: {_md(text)}" for name, text in correction_facts(correction)]
     return [*facts, "", f"{fence}python", correction.snippet, fence]
 
 
 def _bar(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cells) + " |"
-
-
-def _cite(row: Row) -> str:
-    cite = rf"\cite{{{row.paper.key}}}" if row.paper else ""
-    return ", ".join(part for part in (cite, tex(row.equation)) if part)
 
 
 def bibtex_entry(paper: Citation) -> str:
@@ -174,3 +170,28 @@ _TEX = {
     "²": r"\ensuremath{^2}",
     **{c: rf"\ensuremath{{\{name}}}" for c, name in zip(_PAIRS[::2], _PAIRS[1::2], strict=True)},
 }
+_MARKS = {r"\|": r"\Vert ", "|": r"\vert ", "<": r"\lt ", ">": r"\gt ", "](": "]{}("}
+_PREAMBLE = r"""
+\documentclass[a4paper]{article}
+\usepackage[utf8]{inputenc}
+\usepackage[T1]{fontenc}
+\usepackage{amsmath,amssymb,array,booktabs,longtable}
+\usepackage[margin=1.5cm,landscape]{geometry}
+\begin{document}
+\footnotesize
+""".strip().split("\n")
+_TABLE = r"""
+\begin{longtable}{
+  >{\raggedright\arraybackslash}p{.16\linewidth}
+  >{\raggedright\arraybackslash}p{.36\linewidth}
+  >{\raggedright\arraybackslash}p{.10\linewidth}
+  >{\raggedright\arraybackslash}p{.15\linewidth}
+  >{\raggedright\arraybackslash}p{.13\linewidth}
+}
+\toprule
+Claim & Statement & Verdict & Predicted & Measured \\
+\midrule
+\endhead
+\bottomrule
+\endfoot
+""".strip().split("\n")

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from attnflow._errors import InputError, nearest
-from attnflow.claims import export, show
+from attnflow.claims import export, show, words
 from attnflow.claims.claim import Claim, ClaimDefect
 from attnflow.claims.evidence import Erratum
 from attnflow.claims.row import Row
 from attnflow.claims.verdict import Verdict
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Group
 
 Progress = Callable[[int, int, Row], None]
 """Called after each claim with how many are done, how many there are, and the row."""
@@ -62,24 +62,22 @@ class Ledger:
     @property
     def errata(self) -> dict[Erratum, tuple[Row, ...]]:
         """What is wrong in the paper, with the rows that show it."""
-        found: dict[Erratum, tuple[Row, ...]] = {}
-        for row in self.rows:
-            if row.erratum is not None:
-                found[row.erratum] = (*found.get(row.erratum, ()), row)
-        return found
+        return words.errata(self.rows)
+
+    @property
+    def sections(self) -> dict[str, tuple[Row, ...]]:
+        """The rows by the paper's sections, in the order in which they occur; ours at the end."""
+        return words.sections(self.rows)
 
     @property
     def summary(self) -> str:
         """`41 hold, 6 hold corrected, 2 fail (3 errata), 1 not checkable; 1 surprise: Prop 3.4`."""
-        words = ", ".join(v.counted(n) for v, n in self.counts.items() if n) or "no claims"
-        if self.errata:
-            words += f" ({len(self.errata)} {'erratum' if len(self.errata) == 1 else 'errata'})"
-        surprising = [row.id for row in self.surprises]
-        if not surprising:
-            return words
-        listed = ", ".join(surprising[:3]) + (", ..." if len(surprising) > 3 else "")
-        noun = "surprise" if len(surprising) == 1 else "surprises"
-        return f"{words}; {len(surprising)} {noun}: {listed}"
+        return words.summary(self.rows)
+
+    @property
+    def headline(self) -> str:
+        """`150 hold, 23 as read, 13 consistent · 3 errata · 2 fail: Prop 3.4, Prop 3.8`."""
+        return words.headline(self.rows)
 
     def records(self) -> list[dict[str, Any]]:
         """The rows as JSON objects."""
@@ -126,26 +124,26 @@ class Ledger:
             raise InputError(f"{path}: {error.field}", error.sentence) from None
 
     def to_markdown(self) -> str:
-        """A table, then each correction with its snippet."""
+        """A table per section, then each correction with its snippet; `$...$` is mathematics."""
         return export.markdown(self.rows)
 
     def to_latex(self) -> str:
-        """A `longtable` with booktabs rules that cites the keys of `to_bibtex`."""
+        """A document that compiles on its own; it cites by the keys of `to_bibtex`."""
         return export.latex(self.rows)
 
     def to_bibtex(self) -> str:
         """One entry per paper that a row cites."""
         return export.bibtex(self.rows)
 
-    def rich_table(self) -> Table:
-        """A table for the terminal."""
-        return show.rich_table(self.rows, self.summary)
+    def terminal(self, every: bool = False) -> Group:
+        """What `attnflow check` prints: a screen of it, or with `every` all rows."""
+        return show.terminal(self.rows, every)
 
     def __repr__(self) -> str:
         return f"Ledger({len(self)} claims: {self.summary})"
 
     def _repr_html_(self) -> str:
-        return show.html(self.rows, self.summary)
+        return show.html(self.rows)
 
     def __len__(self) -> int:
         return len(self.rows)

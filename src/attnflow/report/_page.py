@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from attnflow.claims import Verdict
-from attnflow.claims.export import values, verdict_words
 from attnflow.report import _cite, _tables, _words
-from attnflow.report._drawings import drawings, figures, slug
+from attnflow.report._claims import claims
+from attnflow.report._drawings import drawings, figures
 from attnflow.report._render import render
 from attnflow.report._saddles import saddle_table
 from attnflow.report._words import number
@@ -17,14 +16,14 @@ from attnflow.report._words import number
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from attnflow.claims import Citation, Ledger, Row
     from attnflow.runs import Run
 
 
 def page(run: Run, drawn: Mapping[str, Figure | str] | None = None) -> str:
     """One self-contained HTML page about a run; `drawn` are its figures, if they are known."""
     study, manifest = run.built, run.manifest
-    claims = None if run.claims is None else claim_rows(run.claims, study.citation)
+    paper = getattr(study, "paper", None)
+    notation = {} if paper is None else paper.notation
     return render(
         "page.html",
         study=study.name,
@@ -47,10 +46,7 @@ def page(run: Run, drawn: Mapping[str, Figure | str] | None = None) -> str:
         saddles=saddle_table(run.saddles),
         saddles_said="" if run.saddles is None else run.saddles.words,
         numbers=_tables.numbers(run),
-        claims=claims,
-        counts=[] if run.claims is None else verdict_counts(run.claims),
-        surprises=[] if run.claims is None else [r.id for r in run.claims.surprises],
-        corrections=[c for c in claims or () if c["correction"] is not None],
+        claims=None if run.claims is None else claims(run.claims, study.citation, notation),
         work=_tables.work(run),
         drift=drift_words(run.drift),
         solver=_tables.solver(run),
@@ -86,32 +82,6 @@ def key_facts(run: Run) -> list[tuple[str, str, str]]:
     return facts
 
 
-def claim_rows(ledger: Ledger, paper: Citation | None = None) -> list[dict[str, Any]]:
-    """What the templates show of each row of a ledger; `paper` is the one that goes unsaid."""
-    rows = []
-    for i, row in enumerate(ledger):
-        predicted, measured, tolerance = (text.split(", ") for text in values(row))
-        rows.append(
-            {
-                "row": row,
-                "anchor": f"correction-{i}-{slug(row.id)}",
-                "words": verdict_words(row),
-                "source": _source(row, paper),
-                "predicted": predicted,
-                "measured": measured,
-                "tolerance": tolerance,
-                "regime": _regime(row),
-                "correction": row.correction,
-            }
-        )
-    return rows
-
-
-def verdict_counts(ledger: Ledger) -> list[tuple[Verdict, str]]:
-    """The verdicts that occur, each with how often."""
-    return [(verdict, verdict.counted(n)) for verdict, n in ledger.counts.items() if n]
-
-
 def drift_words(drift: float) -> str:
     """The drift in one sentence."""
     if not math.isfinite(drift):
@@ -120,19 +90,6 @@ def drift_words(drift: float) -> str:
         f"The conserved quantities drifted by at most {drift:.2e}: the largest |C(t) − C(0)|, "
         "over the largest squared norm of a factor."
     )
-
-
-def _source(row: Row, paper: Citation | None) -> str:
-    """Paper and equation, without what the page or the claim's id already say."""
-    if row.paper is not None and row.paper != paper:
-        return row.source
-    return "" if row.equation is None or row.equation in row.id else row.equation
-
-
-def _regime(row: Row) -> str:
-    if row.regime is None:
-        return ""
-    return f"{'inside' if row.regime.inside else 'outside'}: {row.regime.sentence}"
 
 
 def check_command(run: Run) -> str:

@@ -11,6 +11,8 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from attnflow.claims import mathematics
+
 
 def render(template: str, **values: Any) -> str:
     """A template of this package filled with values; text is escaped, `Markup` is not."""
@@ -31,6 +33,7 @@ def _templates() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    found.filters["math"] = lambda words: Markup(mathematics.html(words))
     script = text("page.js")
     found.globals.update(
         page_css=Markup(text("page.css")), page_js=Markup(script), policy=_policy(script)

@@ -44,7 +44,7 @@ def lines(run: Run, parts: Sequence[str] = PARTS) -> Iterator[tuple[str, str]]:
         elif part == "saddles" and run.saddles is not None:
             yield part, run.saddles.words
         elif part == "claims" and run.claims is not None:
-            yield part, run.claims.summary
+            yield part, run.claims.headline
 
 
 def screen(run: Run, rows: int = 22) -> str:
