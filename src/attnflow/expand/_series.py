@@ -11,10 +11,11 @@ from jaxtyping import Float
 
 from attnflow._errors import InputError, nearest, positive, shown, whole
 from attnflow._precision import float64
+from attnflow._tables import html_table, text_table
 from attnflow.expand import _gates
 from attnflow.expand._breakdown import Breakdown, estimated, measured, radius_of
 from attnflow.expand._sweep import Sweep, disturbed, length, prepared, rescued
-from attnflow.expand._tables import Table, counted, html_table, number, text_table
+from attnflow.expand._tables import Table, counted, number
 from attnflow.flows.layout import Block, Layout, Params, Vector
 
 ZERO = 64.0
@@ -230,7 +231,7 @@ class Series:
         return "\n".join(filter(None, [title, text_table(*self._rows()), self.note]))
 
     def _repr_html_(self) -> str:
-        return html_table(*self._rows(), self.note)
+        return html_table(*self._rows(), note=self.note)
 
 
 def _time(t: Any) -> float:
