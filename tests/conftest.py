@@ -48,21 +48,6 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "attnflow"))
 
 
-QUICK = ("corpus", "expand", "flows", "linearise", "models", "observe", "reduce", "tasks")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def quickly_compiled(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Most of the time of small tests is compiling: XLA optimises little there.
-
-    Tests of whole runs (`studies`, `walk`) compile as a user does.
-    """
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", request.path.parent.name in QUICK)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
-
-
 @pytest.fixture
 def float64() -> Iterator[None]:
     """Double precision for the test's own JAX code (the package never needs it)."""

@@ -21,6 +21,7 @@ ROOT = Path(attnflow.__file__).parent
 ROOMS = (
     "_errors",
     "_precision",
+    "_tables",
     "tasks",
     "corpus",
     "flows",

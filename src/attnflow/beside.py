@@ -8,6 +8,7 @@ What it does not do is done here.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import pickle
@@ -117,6 +118,7 @@ class Beside:
     ) -> dict[str, Figure | str]:
         """These figures in the order of `drawing_order`, or their SVG: from the last on they are
         drawn `here` until both meet, and so is each that the other process could not draw."""
+        here = functools.cache(here)  # one that fails here fails once
         shared = self._shared(names, here, lambda row: row, least=FEW)
         found = dict(zip(names, shared, strict=True))
         drawn = {name: here(name) if one is None else one for name, one in found.items()}

@@ -149,7 +149,7 @@ def test_it_reads_as_a_table(attention):
     text = repr(attention[1])
     assert "DescentSeries of order 5 in 79 parameters" in text
     assert "3*C(s,4) + 2*C(s,3)" in text
-    assert "<td>C(s,2)</td>" in attention[1]._repr_html_()
+    assert ">C(s,2)</td>" in attention[1]._repr_html_()
     assert attention[1].block("P").shape == (6, 6, 4)
 
 

@@ -224,7 +224,7 @@ def test_it_reads_as_a_table(attention):
     assert "Series of order 8 in 36 parameters" in text
     assert all(word in text for word in ("W0", "WQ", "radius", "leading"))
     assert attention[2]._repr_html_().startswith("<table>")
-    assert "<td>WK</td>" in attention[2].leading()._repr_html_()
+    assert ">WK</td>" in attention[2].leading()._repr_html_()
 
 
 # -- leading orders -------------------------------------------------------------------------------

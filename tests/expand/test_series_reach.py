@@ -1,4 +1,4 @@
-"""How far a series reaches: continuation, breakdown, gates; and what is refused."""
+"""How far a series reaches: breakdown, gates; and what is refused."""
 
 from __future__ import annotations
 
@@ -18,40 +18,6 @@ RELU_START = {"W": np.array([[0.3, -0.2], [0.1, 0.4]]), "a": np.array([0.5, -0.4
 
 def relu_loss(th):
     return 0.5 * jnp.sum((jax.nn.relu(X @ th["W"]) @ th["a"] - jnp.array([1.0, -1.0, 0.5])) ** 2)
-
-
-def logistic(t, x=0.1):
-    return 1 / (1 + (1 / x - 1) * np.exp(-t))
-
-
-# -- continuation ---------------------------------------------------------------------------------
-
-
-def test_pade_continues_far_beyond_the_radius():
-    s = series(logistic_flow(), {"x": np.array([0.1])}, order=12)
-    pade = s.pade(6, 6)
-    assert abs(pade(6.0)["x"][0] - logistic(6.0)) < 1e-3
-    assert abs(s(6.0)["x"][0] - logistic(6.0)) > 10
-    assert pade.rational == 1.0
-    assert pade.pole == np.inf
-
-
-def test_pade_of_a_rational_solution_is_exact_and_finds_its_pole():
-    flow = Flow(velocity=lambda th: {"x": th["x"] ** 2, "y": 0 * th["y"], "z": 1 + 0 * th["z"]})
-    s = series(flow, {"x": np.array([0.5]), "y": np.array([3.0]), "z": np.array([1.0])}, order=8)
-    pade = s.pade(4, 4)  # x = 1/(2-t), y = 3, z = 1 + t
-    at = pade(1.9)
-    assert at["x"][0] == pytest.approx(10.0, rel=1e-9)
-    assert at["y"][0] == 3.0
-    assert at["z"][0] == pytest.approx(2.9, rel=1e-15)
-    assert pade.pole == pytest.approx(2.0, rel=1e-9)
-    assert pade.rational == pytest.approx(1 / 3)
-
-
-def test_pade_refuses_more_than_the_series_has():
-    s = series(logistic_flow(), {"x": np.array([0.1])}, order=4)
-    with pytest.raises(InputError, match="m \\+ n = 5; at most the order, 4"):
-        s.pade(3, 2)
 
 
 # -- breakdown ------------------------------------------------------------------------------------

@@ -340,14 +340,25 @@ def rank_one_flow() -> Problem:
     return Problem(population_flow(GROUPS), start, closed=closed, symmetries=(swapped,))
 
 
-@problem("full")
+@problem("full", "closed")
 def rank_one_manifold() -> Problem:
-    flow = rank_one.rank_one_manifold(GROUPS, draw(3, seed=7), draw(3, seed=8))
+    a, at = (x / np.linalg.norm(x) for x in (draw(3, seed=7), draw(3, seed=8)))
+    pair = np.outer(a, at)
+
+    def lifted(z: Any) -> OneLayerAttention:  # eq. (18)
+        g, b = z["gamma"], z["beta"]
+        return OneLayerAttention(g[:, None] * a, a[:, None] * b, z["query"] * pair, z["key"] * pair)
+
+    def closed(z: Any) -> Any:
+        moved = rank_one.velocity(np.concatenate([np.ravel(z[n]) for n in names]), GROUPS)
+        return dict(zip(names, (moved[:3], moved[3:6], moved[6], moved[7]), strict=True))
+
     names = {"gamma": 3, "beta": 3, "query": (), "key": ()}
     start = {
         n: draw(*np.atleast_1d(k).astype(int), seed=i) for i, (n, k) in enumerate(names.items())
     }
-    return Problem(flow, start, full=flow.full, lift=flow.lift)
+    flow = ManifoldFlow(population_flow(GROUPS), lifted, start, name="rank-one manifold")
+    return Problem(flow, start, closed=closed, full=flow.full, lift=flow.lift)
 
 
 @problem("full", "closed")

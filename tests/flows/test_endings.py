@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import jax.numpy as jnp
@@ -105,12 +106,8 @@ def test_chattering_on_a_discontinuity_stalls_instead_of_running_for_ever(option
 def test_a_solve_far_into_logarithmic_time_is_no_stall():
     chain = MarkovChain(PI_A, lam=0.8)
     start = OneLayerAttention.gaussian(4, 3, 1e-2, seed=0)
-    solution = integrate(
-        population_flow(chain), start, 1e9, save=Every(10_000), limits=Limits(steps=2000)
-    )
-    # Over so many decades the balance may drift by more than rtol allows: it is said, and no stall.
-    assert solution.status in (Status.DONE, Status.STEP_LIMIT, Status.DRIFTED)
-    assert solution.time > 1e3
+    options = {"save": Every(10_000), "rtol": 1e-8, "limits": Limits(steps=2000)}
+    assert integrate(population_flow(chain), start, 1e9, **options).status is Status.DONE
 
 
 def test_step_limit_is_a_status_and_shows_where_it_ended():
@@ -144,6 +141,15 @@ def test_time_limit_is_a_status():
     assert solution.time > 0
 
 
+@pytest.fixture
+def heard() -> Iterator[None]:
+    """Ctrl-C as Python handles it, also where a shell has told this process to ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize("engine", [pytest.param("cvode", marks=needs_cvode), "scipy"])
 def test_ctrl_c_leaves_a_solution_and_the_handler_as_it_was(engine):
     calls = [0]
@@ -161,6 +167,7 @@ def test_ctrl_c_leaves_a_solution_and_the_handler_as_it_was(engine):
     assert signal.getsignal(signal.SIGINT) is before
 
 
+@pytest.mark.usefixtures("heard")
 def test_ctrl_c_reaches_a_discrete_run():
     calls = [0]
 
@@ -176,6 +183,7 @@ def test_ctrl_c_reaches_a_discrete_run():
     assert signal.getsignal(signal.SIGINT) is before
 
 
+@pytest.mark.usefixtures("heard")
 def test_a_second_ctrl_c_raises_as_usual():
     def interrupt() -> None:
         signal.raise_signal(signal.SIGINT)

@@ -69,8 +69,8 @@ def test_the_rank_one_flow_is_the_population_flow() -> None:
     chain = MarkovChain((0.75, 0.19, 0.05, 0.01), lam=0.8)
     flow, z = population_flow(chain), coordinates(4)
     reduced = ManifoldFlow(flow, rank_one, z)
-    exact = {"rtol": 1e-12, "solver": Solver("scipy", "dop853")}
-    found = verify(flow, reduced, reduced.lift(z), [0.5, 2.0], **exact)
+    solver = Solver("scipy", "dop853")
+    found = verify(flow, reduced, reduced.lift(z), [0.5, 2.0], rtol=1e-10, solver=solver)
     assert found.agrees
     assert max(found.absolute) <= 1e-10
     assert found.parameters == (2 * 12 + 2 * 9, 10)

@@ -20,7 +20,7 @@ from attnflow.tasks import MarkovChain
 from strategies import seeds
 from tolerances import CLOSED_FORM_VS_AUTODIFF, IDENTITY
 
-EXACT = {"rtol": 1e-12, "solver": Solver("scipy", "dop853")}
+COMPARED = {"rtol": 1e-10, "solver": Solver("scipy", "dop853")}  # and 1e-12, above rounding
 CLOSURE = 1e-10
 
 
@@ -74,7 +74,7 @@ def test_orbits_carry_a_random_signed_permutation_invariant_flow() -> None:
     state = {"W": np.array([0.4]), "x": np.array([0.7, -0.3, 0.2])}
     start = reduced.lift(state)
     assert np.array_equal(start["x"], [0.7, -0.7, -0.3, 0.0, 0.2])
-    found = verify(flow, reduced, start, [1.0, 3.0], **EXACT)
+    found = verify(flow, reduced, start, [1.0, 3.0], **COMPARED)
     assert found.agrees
     assert max(found.absolute) <= CLOSURE
     assert max(found.distance) <= IDENTITY
@@ -140,7 +140,7 @@ def test_orbits_of_a_gram_flow_reduce_it_once_more() -> None:
     )
     like = gram.infinite_width(0.5)
     reduced = OrbitFlow(gram, [lambda s: {"gram": s["gram"].permute(order)}], like)
-    found = verify(gram, reduced, like, 2.0, **EXACT)
+    found = verify(gram, reduced, like, 2.0, **COMPARED)
     assert found.agrees
     assert found.parameters == (21, 13)
 

@@ -75,25 +75,8 @@ def test_complex_steps_give_the_compiled_derivatives(chain: MarkovChain) -> None
     assert flow.loss(state) == pytest.approx(float(rank_one.loss(z, chain)), rel=1e-14)
     compiled = flow.bind(state).jacobian(z)
     assert np.abs(rank_one.jacobian(z, chain) - compiled).max() <= CLOSED_FORM_VS_AUTODIFF
-    e = np.eye(3)[0]
-    wide = rank_one.rank_one_lift(state, e, e)
-    system = population_flow(chain).bind(wide)
-    full = system.jacobian(system.layout.flatten(wide))
-    assert np.abs(rank_one.full_jacobian(z, chain, 3) - full).max() <= CLOSED_FORM_VS_AUTODIFF
     GM, _ = one_layer.token_gradients(state.readout, state.score, chain)
     assert np.abs(rank_one.readout_gradient(z, chain) - GM).max() <= IDENTITY
-
-
-def test_it_is_an_invariant_manifold_of_the_full_flow() -> None:
-    rng = np.random.default_rng(1)
-    manifold = rank_one.rank_one_manifold(DEFAULT, *rng.normal(size=(2, 3)))
-    assert manifold.residual < 1e-14
-    g, b = rng.normal(size=(2, 4))
-    z = {"gamma": g, "beta": b, "query": np.array(0.3), "key": np.array(-0.8)}
-    found = manifold.velocity(z)
-    v = rank_one.velocity(np.concatenate([g, b, [0.3, -0.8]]), DEFAULT)
-    flat = np.concatenate([found["gamma"], found["beta"], [found["query"], found["key"]]])
-    assert np.abs(flat - v).max() <= CLOSED_FORM_VS_AUTODIFF
 
 
 # --- Two groups.

@@ -6,6 +6,8 @@ import json
 import shutil
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -21,11 +23,18 @@ def run_fast(*more: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def fast(tmp_path_factory) -> Path:
-    """A finished run; `copied` gives one that a test may change."""
+def told(tmp_path_factory) -> tuple[Path, str, str]:
+    """A finished run, and what it printed on both streams."""
     out = tmp_path_factory.mktemp("runs") / "fast"
-    assert run_fast("--out", str(out)) == 0
-    return out
+    with redirect_stdout(StringIO()) as printed, redirect_stderr(StringIO()) as said:
+        assert run_fast("--out", str(out), "--json") == 0
+    return out, printed.getvalue(), said.getvalue()
+
+
+@pytest.fixture(scope="module")
+def fast(told: tuple[Path, str, str]) -> Path:
+    """A finished run; `copied` gives one that a test may change."""
+    return told[0]
 
 
 @pytest.fixture
@@ -47,18 +56,16 @@ def test_light_commands_import_neither_jax_nor_scipy(words: list[str]) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_run_prints_one_json_object(tmp_path: Path, capsys) -> None:
-    out = tmp_path / "run"
-    assert run_fast("--out", str(out), "--json") == 0
-    printed = capsys.readouterr()
-    value = json.loads(printed.out)
+def test_a_run_prints_one_json_object(told: tuple[Path, str, str]) -> None:
+    out, printed, said = told
+    value = json.loads(printed)
     assert set(value) >= {"run", "study", "status", "loss", "config", "summary", "work", "drift"}
     assert value["run"] == str(out)
     assert value["config"]["dim"] == 3
     assert value["status"] == "done"
     assert value["work"]["rhs"] > 0
     assert {"plateaus", "stages", "timeline", "floor"} <= set(value["summary"])
-    assert "stages" in printed.err
+    assert "stages" in said
     for name in ("manifest.json", "trajectory.zarr", "stages.json", "report.html", "final.npz"):
         assert (out / name).exists(), name
     assert (out / "figures" / "loss.svg").exists()

@@ -50,7 +50,7 @@ def test_a_killed_run_resumes_to_the_same_bits(kind: str, tmp_path: Path) -> Non
     rng = random.Random(7)
     kills = 0
     path = tmp_path / "killed"
-    for _ in range(3):
+    for _ in range(2):
         process = start(kind, path)
         # Wait until it has begun to write, then let it live for a random moment.
         while process.poll() is None and not (path / "journal.jsonl").exists():

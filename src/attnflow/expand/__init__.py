@@ -3,13 +3,11 @@
 from attnflow.expand import safe
 from attnflow.expand._breakdown import Breakdown, Times
 from attnflow.expand._descent import DescentSeries, LeadingDescent, descent_series
-from attnflow.expand._pade import Continuation
 from attnflow.expand._series import Leading, Series, series
 from attnflow.expand.jets import Jet
 
 __all__ = [
     "Breakdown",
-    "Continuation",
     "DescentSeries",
     "Jet",
     "Leading",

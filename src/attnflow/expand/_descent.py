@@ -12,9 +12,10 @@ from jaxtyping import Float
 
 from attnflow._errors import InputError, nearest, positive, shown, whole
 from attnflow._precision import float64
+from attnflow._tables import html_table, text_table
 from attnflow.expand._series import ZERO
 from attnflow.expand._sweep import disturbed, length, prepared, rescued
-from attnflow.expand._tables import Table, counted, html_table, number, text_table
+from attnflow.expand._tables import Table, counted, number
 from attnflow.flows.layout import Layout, Params, Vector
 
 LIMIT = 16
@@ -158,7 +159,7 @@ class DescentSeries:
         return "\n".join(filter(None, [title, text_table(*self.leading()._rows()), self.note]))
 
     def _repr_html_(self) -> str:
-        return html_table(*self.leading()._rows(), self.note)
+        return html_table(*self.leading()._rows(), note=self.note)
 
 
 def _proportions(terms: dict[int, np.ndarray]) -> tuple[dict[int, float], np.ndarray]:

@@ -11,11 +11,11 @@ from jaxtyping import Float
 
 from attnflow._errors import InputError, nearest, positive, shown, whole
 from attnflow._precision import float64
+from attnflow._tables import html_table, text_table
 from attnflow.expand import _gates
 from attnflow.expand._breakdown import Breakdown, estimated, measured, radius_of
-from attnflow.expand._pade import Continuation, continued
 from attnflow.expand._sweep import Sweep, disturbed, length, prepared, rescued
-from attnflow.expand._tables import Table, counted, html_table, number, text_table
+from attnflow.expand._tables import Table, counted, number
 from attnflow.flows.layout import Block, Layout, Params, Vector
 
 ZERO = 64.0
@@ -167,18 +167,6 @@ class Series:
         """The radius of convergence by the root test over the upper half of the orders."""
         return radius_of(length(self.coefficients), list(range(1, self.order + 1)))
 
-    @float64
-    def pade(self, m: int, n: int) -> Continuation:
-        """The [m/n] Padé continuation of every entry: right far beyond the radius of convergence
-        when what limits the series is a pole, and the Taylor polynomial where it is degenerate."""
-        m, n = whole("m", m, least=0), whole("n", n, least=0)
-        if m + n > self.order:
-            raise InputError("n", f"m + n = {m + n}; at most the order, {self.order}")
-        radius = self.radius
-        unit = radius if np.isfinite(radius) and radius > 0 else 1.0
-        cut = slice(0, m + n + 1)
-        return continued(self.coefficients[cut], self.rounding[cut], m, n, unit, self.layout)
-
     def breakdown(self, tolerance: float = 0.01, cosine: float | None = None) -> Breakdown:
         """When the leading terms and the whole series are expected to leave the solution.
 
@@ -243,7 +231,7 @@ class Series:
         return "\n".join(filter(None, [title, text_table(*self._rows()), self.note]))
 
     def _repr_html_(self) -> str:
-        return html_table(*self._rows(), self.note)
+        return html_table(*self._rows(), note=self.note)
 
 
 def _time(t: Any) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from attnflow._errors import InputError
+from attnflow._tables import html_table
 from attnflow.flows import opinion
 from attnflow.flows.gates import Mode
 from attnflow.flows.layout import Params
@@ -180,19 +180,13 @@ class Solution:
             facts["second engine"] = ", ".join(
                 f"{k} {v:.3g} tolerances" for k, v in self.cross_check.items()
             )
-        rows = "".join(
-            f"<tr><th style='text-align:left'>{k}</th>"
-            f"<td style='text-align:left'>{html.escape(v)}</td></tr>"
-            for k, v in facts.items()
+        rows = [
+            (e.name, f"{e.time:.6g}", "up" if e.direction > 0 else "down") for e in self.events[:40]
+        ]
+        marks = html_table(("mark", "time", ""), rows) if rows else ""
+        return (
+            html_table([], facts.items()) + self._picture() + marks + self.trajectory._repr_html_()
         )
-        marks = "".join(
-            f"<tr><td style='text-align:left'>{html.escape(e.name)}</td><td>{e.time:.6g}</td>"
-            f"<td>{'up' if e.direction > 0 else 'down'}</td></tr>"
-            for e in self.events[:40]
-        )
-        if marks:
-            marks = f"<table><tr><th>mark</th><th>time</th><th></th></tr>{marks}</table>"
-        return f"<table>{rows}</table>{self._picture()}{marks}{self.trajectory._repr_html_()}"
 
     def _picture(self) -> str:
         """The loss curve as inline SVG: enough to see the plateaus without any plotting call."""

@@ -6,7 +6,6 @@ Pseudo-arclength: the point and the parameter move together along the curve of s
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from jaxtyping import Float
 
 from attnflow._errors import InputError, shown
 from attnflow._precision import float64
+from attnflow._tables import html_table
 from attnflow.flows.flow import Flow
 from attnflow.flows.layout import Params, Vector
 from attnflow.linearise.newton import critical_point
@@ -86,14 +86,11 @@ class Branch:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td>{s.kind}</td><td>{s.parameter:.8g}</td><td>{s.loss:.6g}</td>"
-            f"<td>{s.before} &rarr; {s.after}</td></tr>"
+        rows = [
+            (s.kind, f"{s.parameter:.8g}", f"{s.loss:.6g}", f"{s.before} → {s.after}")
             for s in self.special
-        )
-        heads = ("point", self.name, "loss", "unstable")
-        head = "<tr>" + "".join(f"<th>{html.escape(h)}</th>" for h in heads) + "</tr>"
-        return f"<p>{html.escape(self.sentence)}</p><table>{head}{rows}</table>"
+        ]
+        return html_table(("point", self.name, "loss", "unstable"), rows, self.sentence)
 
 
 @float64

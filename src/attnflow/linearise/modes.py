@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ from jaxtyping import Float
 
 from attnflow._errors import InputError, nearest
 from attnflow._precision import float64
+from attnflow._tables import html_table
 from attnflow.flows.flow import FlowLike, System
 from attnflow.flows.layout import Params, Vector
 
@@ -66,10 +66,6 @@ class Spectrum:
         """The largest |rate| listed, the yardstick of `index` and `nullity`."""
         return float(np.max(np.abs(self.rates), initial=0.0)) or 1.0
 
-    def leading_block(self, k: int = 0) -> str:
-        """The block that moves most in the k-th mode."""
-        return self.blocks[int(np.argmax(self.weights[k]))]
-
     def __repr__(self) -> str:
         rates = ", ".join(f"{r:.6g}" for r in self.rates[:6])
         more = ", ..." if len(self.rates) > 6 else ""
@@ -77,16 +73,11 @@ class Spectrum:
         return f"Spectrum({rates}{more}; {how}, worst residual {self.residuals.max():.1e})"
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{html.escape(b)}</th>" for b in self.blocks)
-        rows = "".join(
-            f"<tr><td>{rate:.6g}</td><td>{residual:.1e}</td>"
-            + "".join(f"<td>{w:.3f}</td>" for w in weight)
-            + "</tr>"
-            for rate, residual, weight in list(
-                zip(self.rates, self.residuals, self.weights, strict=True)
-            )[:20]
-        )
-        return f"<table><tr><th>rate</th><th>residual</th>{head}</tr>{rows}</table>"
+        listed = list(zip(self.rates, self.residuals, self.weights, strict=True))[:20]
+        rows = [
+            [f"{rate:.6g}", f"{off:.1e}", *(f"{w:.3f}" for w in ws)] for rate, off, ws in listed
+        ]
+        return html_table(["rate", "residual", *self.blocks], rows)
 
 
 @float64

@@ -13,7 +13,6 @@ away the point may lie.
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -21,6 +20,7 @@ import numpy as np
 
 from attnflow._errors import InputError
 from attnflow._precision import float64
+from attnflow._tables import html_table
 from attnflow.flows.flow import FlowLike, System
 from attnflow.flows.layout import Params, Vector
 from attnflow.linearise.leaf import Equations
@@ -72,10 +72,9 @@ class CriticalPoint:
             "nullity": self.nullity,
             "held": ", ".join(f"{k} to {v:.1e}" for k, v in self.conserved.items()) or "nothing",
         }
-        rows = "".join(
-            f"<tr><th>{k}</th><td>{html.escape(str(v))}</td></tr>" for k, v in facts.items()
+        return html_table([], facts.items()) + (
+            self.spectrum._repr_html_() if self.spectrum else ""
         )
-        return f"<table>{rows}</table>" + (self.spectrum._repr_html_() if self.spectrum else "")
 
 
 @float64

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import abc
-import html
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from attnflow._tables import html_table, text_table
 from attnflow.linearise.escape import Law
 from attnflow.linearise.newton import CriticalPoint
 from attnflow.observe.stages import Plateau
@@ -102,18 +102,11 @@ class SaddleTable(abc.ABC):
         return [[_word(row.get(c)) for c in COLUMNS] for row in self.records()]
 
     def __repr__(self) -> str:
-        rows = [list(COLUMNS), *self._cells()]
-        widths = [max(len(r[k]) for r in rows) for k in range(len(COLUMNS))]
-        lines = ["  ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)) for r in rows]
-        return "\n".join([self.sentence, *(line.rstrip() for line in lines if len(rows) > 1)])
+        rows = self._cells()
+        return "\n".join([self.sentence, *([text_table(COLUMNS, rows)] if rows else [])])
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{c.replace('_', ' ')}</th>" for c in COLUMNS)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in row) + "</tr>"
-            for row in self._cells()
-        )
-        return f"<p>{html.escape(self.sentence)}</p><table><tr>{head}</tr>{body}</table>"
+        return html_table([c.replace("_", " ") for c in COLUMNS], self._cells(), self.sentence)
 
 
 @dataclass(frozen=True)

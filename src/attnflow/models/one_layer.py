@@ -178,7 +178,6 @@ def observables(chain: MarkovChain) -> dict[str, Observable]:
     from attnflow.observe.spectral import share_of_top
 
     ids, first = np.arange(chain.tokens), int(np.argmax(chain.pi))
-    token = {"token": ids}
     spectra = shared(
         lambda theta: [singular_values(w) for w in (theta.W0, theta.W1, theta.WQ, theta.WK)]
     )
@@ -191,79 +190,53 @@ def observables(chain: MarkovChain) -> dict[str, Observable]:
         lead = theta.W0[first] / jnp.linalg.norm(theta.W0[first])
         return jnp.linalg.norm(theta.W0 - jnp.outer(theta.W0 @ lead, lead), axis=1)
 
-    matrix = {"matrix": np.array(["W0", "W1", "WQ", "WK"])}
+    def singular(name: str, dim: str, top: str = "") -> Observable:
+        k = names.index(name)
+        measure = lambda th: spectra(th)[k][: chain.tokens]  # noqa: E731
+        return Observable(measure, (dim,), label=f"{top}singular values of {name}")
+
+    names = ["W0", "W1", "WQ", "WK"]
+    of_token = functools.partial(Observable, dims=("token",), coords={"token": ids})
+    of_matrix = functools.partial(Observable, dims=("matrix",), coords={"matrix": np.array(names)})
     return {
-        "token_loss": Observable(
-            lambda th: token_losses(th, chain),
-            ("token",),
-            token,
-            "nats",
-            "loss given the current token",
+        "token_loss": of_token(
+            lambda th: token_losses(th, chain), units="nats", label="loss given the current token"
         ),
         "attention": Observable(
             lambda th: attention(th, chain.pi),
-            ("query", "key"),
-            {"query": ids, "key": ids},
-            "probability",
-            "attention of the long-context limit",
+            dims=("query", "key"),
+            coords={"query": ids, "key": ids},
+            units="probability",
+            label="attention of the long-context limit",
         ),
-        "effective_rank": Observable(
+        "effective_rank": of_matrix(
             lambda th: jnp.stack([entropy_rank(s) for s in spectra(th)]),
-            ("matrix",),
-            matrix,
-            "",
-            "entropy effective rank",
+            label="entropy effective rank",
         ),
-        "stable_rank": Observable(
-            lambda th: jnp.stack([share_of_top(s) for s in spectra(th)]),
-            ("matrix",),
-            matrix,
-            "",
-            "stable rank",
+        "stable_rank": of_matrix(
+            lambda th: jnp.stack([share_of_top(s) for s in spectra(th)]), label="stable rank"
         ),
-        "norm": Observable(norms, ("matrix",), matrix, "", "Frobenius norm"),
-        "singular_W0": Observable(
-            lambda th: spectra(th)[0], ("mode",), {}, "", "singular values of W0"
-        ),
-        "singular_W1": Observable(
-            lambda th: spectra(th)[1], ("mode",), {}, "", "singular values of W1"
-        ),
-        "singular_WQ": Observable(
-            lambda th: spectra(th)[2][: chain.tokens],
-            ("query_mode",),
-            {},
-            "",
-            "leading singular values of WQ",
-        ),
-        "singular_WK": Observable(
-            lambda th: spectra(th)[3][: chain.tokens],
-            ("query_mode",),
-            {},
-            "",
-            "leading singular values of WK",
-        ),
-        "attention_entropy": Observable(
+        "norm": of_matrix(norms, label="Frobenius norm"),
+        "singular_W0": singular("W0", "mode"),
+        "singular_W1": singular("W1", "mode"),
+        "singular_WQ": singular("WQ", "query_mode", "leading "),
+        "singular_WK": singular("WK", "query_mode", "leading "),
+        "attention_entropy": of_token(
             lambda th: entropy(attention(th, chain.pi)),
-            ("token",),
-            token,
-            "nats",
-            "entropy of a query's attention",
+            units="nats",
+            label="entropy of a query's attention",
         ),
         "embedding": Observable(
-            lambda th: th.W0, ("token", "dim"), token, "", "the embedding of each token"
+            lambda th: th.W0, ("token", "dim"), {"token": ids}, label="the embedding of each token"
         ),
-        "embedding_norm": Observable(
-            lambda th: jnp.linalg.norm(th.W0, axis=1), ("token",), token, "", "norm of a row of W0"
+        "embedding_norm": of_token(
+            lambda th: jnp.linalg.norm(th.W0, axis=1), label="norm of a row of W0"
         ),
-        "off_axis": Observable(
-            off_axis, ("token",), token, "", "embedding off the leader's direction"
-        ),
+        "off_axis": of_token(off_axis, label="embedding off the leader's direction"),
         "force_M": Observable(
             lambda th: jnp.linalg.norm(token_gradients(th.readout, th.score, chain)[0], ord=2),
-            (),
-            {},
-            "",
-            "largest singular value of dL/dM",
+            dims=(),
+            label="largest singular value of dL/dM",
         ),
     }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -13,6 +12,7 @@ from jaxtyping import Float
 
 from attnflow._errors import InputError, positive, shown
 from attnflow._precision import float64
+from attnflow._tables import html_table
 from attnflow.flows.driver import absolute_tolerance, integrate
 from attnflow.flows.flow import FlowLike
 from attnflow.flows.layout import Params
@@ -116,13 +116,8 @@ class Verification:
     def _repr_html_(self) -> str:
         heads = ("time", "difference", "relative", "off the reduced set")
         heads += (f"at rtol {self.rtol[0]:.0e}", "error of that solve")
-        cells = (
-            f"<td>{gap[0]:.6g}</td>" + "".join(f"<td>{x:.1e}</td>" for x in gap[1:6])
-            for gap in self.gaps
-        )
-        body = "".join(f"<tr>{row}</tr>" for row in cells)
-        head = "".join(f"<th>{h}</th>" for h in heads)
-        return f"<p>{html.escape(repr(self))}</p><table><tr>{head}</tr>{body}</table>"
+        rows = [(f"{gap[0]:.6g}", *(f"{x:.1e}" for x in gap[1:6])) for gap in self.gaps]
+        return html_table(heads, rows, repr(self))
 
 
 @float64

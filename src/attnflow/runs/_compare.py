@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnflow._errors import InputError
-from attnflow.runs import _show
+from attnflow._tables import html_table, text_table
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -71,13 +71,13 @@ class Comparison:
 
     def __repr__(self) -> str:
         skipped = "".join(f"\nleft out: {name} ({why})" for name, why in self.skipped.items())
-        return f"{self.sentence}\n{_show.text(self._cells(), _HEADER)}{skipped}"
+        return f"{self.sentence}\n{text_table(_HEADER, self._cells())}{skipped}"
 
     def _repr_html_(self) -> str:
         left_out = [
             (f"{name} (left out)", why, None, None, None) for name, why in self.skipped.items()
         ]
-        return _show.table([*self._cells(), *left_out], header=_HEADER, caption=self.sentence)
+        return html_table(_HEADER, [*self._cells(), *left_out], self.sentence)
 
     def _cells(self) -> list[tuple[Any, ...]]:
         return [

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from attnflow._errors import InputError
-from attnflow.runs import _show
+from attnflow._tables import cell, html_table, text_table
 from attnflow.runs._cells import Cell
 from attnflow.runs._files import plain, read_sealed, unworded, write_sealed, writing
 from attnflow.runs._folder import Exists
@@ -82,16 +82,16 @@ class Ensemble:
 
     def __repr__(self) -> str:
         parts = [f"Ensemble of {self.study}: {self.sentence}"]
-        parts += [_show.text(_spread_rows(self.spread), _SPREAD)] if self.spread else []
-        parts += [_show.text(_slope_rows(self.slopes), _SLOPE)] if self.slopes else []
+        parts += [text_table(_SPREAD, _spread_rows(self.spread))] if self.spread else []
+        parts += [text_table(_SLOPE, _slope_rows(self.slopes))] if self.slopes else []
         return "\n\n".join(parts)
 
     def _repr_html_(self) -> str:
         title = f"Ensemble of {self.study}: {self.sentence}"
-        page = _show.table(_spread_rows(self.spread), header=_SPREAD, caption=title)
+        page = html_table(_SPREAD, _spread_rows(self.spread), title)
         if self.slopes:
             caption = "Least squares in every form that is defined; natural logarithms"
-            page += _show.table(_slope_rows(self.slopes), header=_SLOPE, caption=caption)
+            page += html_table(_SLOPE, _slope_rows(self.slopes), caption)
         return page
 
 
@@ -161,7 +161,7 @@ _SLOPE = ("scalar", "against", "form", "slope", "error", "r2", "n")
 
 
 def _spread_rows(rows: Sequence[Spread]) -> list[tuple[Any, ...]]:
-    at = [None if s.parameter is None else f"{s.parameter}={_show.cell(s.value)}" for s in rows]
+    at = [None if s.parameter is None else f"{s.parameter}={cell(s.value)}" for s in rows]
     return [(s.name, a, s.mean, s.sd, s.min, s.max, s.n) for s, a in zip(rows, at, strict=True)]
 
 

@@ -1,21 +1,20 @@
-"""A run on a screen and in a notebook, and small tables."""
+"""A run on a screen and in a notebook."""
 
 from __future__ import annotations
 
 import math
 import shutil
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
-from html import escape
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from attnflow._tables import html_table
 from attnflow.studies.config import brief
 
 if TYPE_CHECKING:
     from attnflow.runs._run import Run
 
 PARTS = ("work", "stages", "plateaus", "saddles", "claims")
-_LEFT = "text-align:left"
 
 
 def lines(run: Run, parts: Sequence[str] = PARTS) -> Iterator[tuple[str, str]]:
@@ -69,45 +68,13 @@ def html(run: Run) -> str:
     """The run in a notebook: facts, the loss, and the ledger to unfold."""
     facts: list[tuple[str, Any]] = [*lines(run), *(("note", note) for note in run.notes)]
     facts += [("folder", run.path)] if run.path is not None else []
-    parts = [table(facts, caption=f"Run of {run.study}"), _picture(run)]
+    parts = [html_table([], facts, f"Run of {run.study}"), _picture(run)]
     if run.claims is None:
         parts.append("<p>The claims were not checked.</p>")
     else:
         summary = f"<summary>{len(run.claims)} claims</summary>"
         parts.append(f"<details>{summary}{run.claims._repr_html_()}</details>")
     return f"<div>{''.join(parts)}</div>"
-
-
-def table(rows: Iterable[Sequence[Any]], *, header: Sequence[str] = (), caption: str = "") -> str:
-    head = "".join(f"<th style='{_LEFT}'>{escape(name)}</th>" for name in header)
-    body = "".join(
-        "<tr>" + "".join(f"<td style='{_LEFT}'>{escape(cell(v))}</td>" for v in row) + "</tr>"
-        for row in rows
-    )
-    return (
-        "<table>"
-        + (f"<caption style='{_LEFT}'>{escape(caption)}</caption>" if caption else "")
-        + (f"<thead><tr>{head}</tr></thead>" if header else "")
-        + f"<tbody>{body}</tbody></table>"
-    )
-
-
-def text(rows: Iterable[Sequence[Any]], header: Sequence[str]) -> str:
-    lines = [list(header), *([cell(value) for value in row] for row in rows)]
-    widths = [max(len(line[k]) for line in lines) for k in range(len(header))]
-    return "\n".join(
-        "  ".join(word.ljust(width) for word, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
-
-
-def cell(value: Any) -> str:
-    """A number to four digits, nothing for None."""
-    if value is None:
-        return ""
-    if isinstance(value, float):
-        return f"{value:.4g}" if math.isfinite(value) else str(value)
-    return str(value)
 
 
 def _work(run: Run) -> str:

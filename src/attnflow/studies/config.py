@@ -93,11 +93,11 @@ def as_dict(config: Any) -> dict[str, Any]:
     return {k: _listed(v) for k, v in dataclasses.asdict(config).items()}
 
 
-def to_toml(config: Any, *, comments: bool = True, header: str = "") -> str:
+def to_toml(config: Any, *, header: str = "") -> str:
     """The config as TOML; `build(kind, tomllib.loads(...))` gives it back exactly."""
     lines = [f"# {line}" for line in header.splitlines()]
     for f in dataclasses.fields(config):
-        if comments and f.metadata.get("doc"):
+        if f.metadata.get("doc"):
             lines.append(f"\n# {f.metadata['doc']}")
         lines.append(f"{f.name} = {_toml(_listed(getattr(config, f.name)))}")
     return "\n".join(lines).lstrip("\n") + "\n"

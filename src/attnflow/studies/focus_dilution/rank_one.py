@@ -21,8 +21,8 @@ import numpy as np
 from attnflow._errors import InputError, shown
 from attnflow.flows import Flow, Solution, Solver, integrate
 from attnflow.flows.layout import Params
-from attnflow.models.one_layer import OneLayerAttention, population_flow, token_gradients
-from attnflow.reduce import ManifoldFlow, OrbitFlow
+from attnflow.models.one_layer import OneLayerAttention, population_flow
+from attnflow.reduce import OrbitFlow
 from attnflow.studies.focus_dilution import theory
 from attnflow.tasks.markov import MarkovChain
 
@@ -51,27 +51,6 @@ def rank_one_lift(
     _one_wide(state)
     W0, W1, WQ, WK = (np.asarray(w) for w in (state.W0, state.W1, state.WQ, state.WK))
     return OneLayerAttention(W0 * a, a[:, None] * W1, WQ * np.outer(a, at), WK * np.outer(a, at))  # type: ignore[arg-type]
-
-
-def rank_one_manifold(
-    chain: MarkovChain, alpha: np.ndarray, alpha_tilde: np.ndarray
-) -> ManifoldFlow:
-    """The manifold as an invariant manifold of the full flow; its invariance is checked."""
-    a, at = alpha / np.linalg.norm(alpha), alpha_tilde / np.linalg.norm(alpha_tilde)
-    pair = np.outer(a, at)
-
-    def phi(z: dict[str, Any]) -> OneLayerAttention:
-        g, b = z["gamma"], z["beta"]
-        return OneLayerAttention(g[:, None] * a, a[:, None] * b, z["query"] * pair, z["key"] * pair)
-
-    d = chain.tokens
-    like = {
-        "gamma": np.ones(d),
-        "beta": np.linspace(1, -1, d),
-        "query": np.array(0.5),
-        "key": np.array(0.4),
-    }
-    return ManifoldFlow(population_flow(chain), phi, like, name="rank-one manifold")
 
 
 def two_group_flow(chain: MarkovChain) -> OrbitFlow:
@@ -195,30 +174,6 @@ def readout_gradient(z: np.ndarray, chain: MarkovChain) -> np.ndarray:
     (g, b, _, _), A = _split(z), attention(z, chain)
     R = chain.pi[:, None] * (chain.transition - _softmax((A @ g)[:, None] * b))
     return -(A.T @ R)
-
-
-def full_jacobian(z: np.ndarray, chain: MarkovChain, dim: int) -> np.ndarray:
-    """Of the whole flow of width `dim` at the lift of a state, in NumPy: nothing is compiled.
-
-    The lift has alpha = alpha~ = the first unit vector; rotations do not change the spectrum.
-    """
-    e = np.eye(dim)[0]
-    theta = rank_one_lift(state_of(z), e, e)
-    blocks = [np.asarray(w) for w in (theta.W0, theta.W1, theta.WQ, theta.WK)]
-    ends = np.cumsum([w.size for w in blocks])
-
-    def moved(y: np.ndarray) -> np.ndarray:
-        W0, W1, WQ, WK = (
-            part.reshape(w.shape) for part, w in zip(np.split(y, ends[:-1]), blocks, strict=True)
-        )
-        GM, GP = token_gradients(W0 @ W1, W0 @ WQ @ (W0 @ WK).T, chain)
-        dW0 = -GM @ W1.T - GP @ W0 @ WK @ WQ.T - GP.T @ W0 @ WQ @ WK.T
-        rest = (-W0.T @ GM, -W0.T @ GP @ W0 @ WK, -W0.T @ GP.T @ W0 @ WQ)
-        return np.concatenate([w.ravel() for w in (dW0, *rest)])
-
-    y = np.concatenate([w.ravel() for w in blocks])
-    steps = 1j * STEP * np.eye(len(y))
-    return np.stack([np.imag(moved(y + h)) / STEP for h in steps], axis=1)
 
 
 # --- Two groups: token 1 and d - 1 lower tokens with equal gamma and beta, eqs. (82) to (89).

@@ -15,6 +15,6 @@ l = np.log(pi) - np.log(pi).mean()
 k = (l @ l / (pi @ pi)) ** 0.25
 x = np.r_[k * pi / np.linalg.norm(pi), k * l / np.linalg.norm(l), 0]  # entry state (19)
 w, V = np.linalg.eig(np.array([flow(x + 1e-20j * e).imag / 1e-20 for e in np.eye(13)]).T)
-u = V[:, np.argmax(w.real)].real / V[-1, np.argmax(w.real)].real
+u = np.real(V[:, np.argmax(np.real(w))] / V[-1, np.argmax(np.real(w))])
 print("per unit of eta: gamma_1", u[0], "gamma_low", u[1])
 assert max(u[0], u[1]) < -1e-3 < np.abs(flow(x)).max() < 1e-14
