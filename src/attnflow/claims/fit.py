@@ -243,11 +243,11 @@ def _series(over: Sequence[Any] | None, values: Any) -> NDArray:
     """A list, a function at each element of `over`, or the elements themselves."""
     if over is None and (values is None or callable(values)):
         raise InputError("over", "is missing: x or y is a function of its elements")
+    points: Sequence[Any] = [] if over is None else over
     if values is None:
-        values = over
-    elif callable(values):
-        values = [float(values(each)) for each in over]
-    return numbers("x", values)
+        return numbers("x", points)
+    function: Any = values if callable(values) else None
+    return numbers("x", values if function is None else [float(function(p)) for p in points])
 
 
 def _points(x: ArrayLike, y: ArrayLike) -> tuple[NDArray, NDArray]:

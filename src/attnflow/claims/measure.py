@@ -227,7 +227,8 @@ def always(
         raise InputError("times", f"no time lies between {after:g} and {until:g}")
 
     def within(values: Any) -> NDArray:
-        series = numbers("measured", values() if callable(values) else values)
+        found: Any = values() if callable(values) else values
+        series = numbers("measured", found)
         if len(series) != len(t):
             raise InputError("measured", f"{len(series)} values at {len(t)} times")
         return series[inside]

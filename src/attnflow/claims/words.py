@@ -186,8 +186,8 @@ def _compared(
         if all(isinstance(side, list) and len(side) == len(parts) for side in sides):
             return [
                 replace(said, name=f"{name}, {said.name}" if said.name else name)
-                for (name, part), *given in zip(parts.items(), *sides, strict=True)  # type: ignore[arg-type]
-                for said in _compared(part["relation"], *given, part)
+                for (name, part), p, m, t in zip(parts.items(), *sides, strict=True)  # type: ignore[arg-type]
+                for said in _compared(part["relation"], p, m, t, part)
             ]
     says, found, within = shown_value(predicted), shown_value(measured), []
     spread = f" ± {evidence['stderr']:.2g}" if evidence.get("stderr") is not None else ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from scipy.optimize import brentq, minimize_scalar
 
@@ -71,7 +73,7 @@ def ray_constant(study) -> Measurement:
     $\pi$."""
     chain = theory.two_group(study.chain)
     pi = chain.pi
-    found = brentq(lambda k2: predicted_law(chain, k2)[0] - pi[0], 1e-6, 200.0, xtol=1e-14)
+    found: Any = brentq(lambda k2: predicted_law(chain, k2)[0] - pi[0], 1e-6, 200.0, xtol=1e-14)
     return equal(
         predicted=theory.ray_constant(chain),
         measured=found,
@@ -123,7 +125,8 @@ def no_point_on_the_ray(study) -> Measurement:
 
     def least(chain: MarkovChain) -> float:
         options = {"bounds": (0.05, 20), "method": "bounded", "options": {"xatol": 1e-10}}
-        return float(minimize_scalar(lambda k2: speed(ray(chain, k2), chain), **options).fun)
+        found: Any = minimize_scalar(lambda k2: speed(ray(chain, k2), chain), **options)
+        return float(found.fun)
 
     return at_least(
         bound=1e-3,
@@ -277,12 +280,12 @@ def two_forms_of_the_rate(study) -> Measurement:
     r"""$c_1 = \lambda\kappa_1^4\,(q^\top V u)(q^\top V q)$ of eq. (79) is the same rate."""
     chain = theory.two_group(study.chain)
     q, u = (x / np.linalg.norm(x) for x in (chain.pi, chain.pi - 1 / chain.tokens))
-    V, k4 = variance(chain.pi), theory.ray_constant(chain) ** 2
+    V, force = variance(chain.pi), float(chain.lam or 0.0) * theory.ray_constant(chain) ** 2
     return equal(
-        predicted=chain.lam * k4 * (q @ V @ u) * (q @ V @ q),
+        predicted=force * (q @ V @ u) * (q @ V @ q),
         measured=growth_of_attention(study, chain),
         rtol=1e-10,
-        control=Control("u for q in both", chain.lam * k4 * (u @ V @ u) * (u @ V @ q)),
+        control=Control("u for q in both", force * (u @ V @ u) * (u @ V @ q)),
     )
 
 
