@@ -246,8 +246,8 @@ def _series(over: Sequence[Any] | None, values: Any) -> NDArray:
     points: Sequence[Any] = [] if over is None else over
     if values is None:
         return numbers("x", points)
-    function: Any = values if callable(values) else None
-    return numbers("x", values if function is None else [float(function(p)) for p in points])
+    at: Any = values
+    return numbers("x", [float(at(p)) for p in points] if callable(values) else at)
 
 
 def _points(x: ArrayLike, y: ArrayLike) -> tuple[NDArray, NDArray]:
