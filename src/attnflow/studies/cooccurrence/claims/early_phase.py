@@ -27,7 +27,7 @@ from attnflow.studies.cooccurrence.claims.scaling import (
     WIDTHS,
     Record,
     at_start,
-    few,
+    in_width,
     record,
 )
 from attnflow.studies.cooccurrence.paper import paper
@@ -37,7 +37,7 @@ DELTA = 0.1
 
 SEEDS = tuple(range(20))
 
-SCALES = (0.01, 0.03, 0.1, 0.3)
+SCALES = (0.03, 0.1, 0.3)
 """k0 of the fits in the size of the first outputs."""
 
 NEURONS = (4, 16, 64)
@@ -47,21 +47,25 @@ HALF = Erratum(
 )
 
 
-def in_width(kind: Any, study: Any, y: Any, power: float, other: tuple[str, float], tol: float = 0.2):
-    """An order in the width m; `other` names a power that must not fit."""
-    return order(
-        kind,
-        over=WIDTHS,
-        y=lambda m: y(record(study, m)),
-        power=power,
-        tol=tol,
-        toward="infinity",
-        control=Control(*other),
-    )
+# --- Quantities of a record that rows and controls share.
 
 
 def largest(x: np.ndarray) -> float:
     return float(np.abs(x).max())
+
+
+def change_of(name: str) -> tuple[str, Any]:
+    """The largest change in phase 1, as a control."""
+    words = {"G": "values G", "VV": "value products", "S": "scores"}[name]
+    return f"the change of {words}", lambda r: largest(r.change(name)[r.early])
+
+
+VALUE_RATES = ("the rates of G", lambda r: largest(r.dG[r.early]))
+SCORE_RATES = ("the rates of scores", lambda r: largest(r.dS[r.early]))
+OTHERS = (
+    "the other neurons' part",
+    lambda r: largest(r.cross_neuron[r.early] * r.phi[r.early, :1]),
+)
 
 
 # --- Attention and the first rates.
@@ -72,37 +76,29 @@ def softmax_radius(study) -> Measurement:
     r"""In phase 1 attention moves by $R_P = O(1/(\sqrt m L) + L/m)$.
 
     Measured: the power of $m$. Attention moves by far less, like $m^{-2}$ (Cor. E.24)."""
-    return in_width("O", study, lambda r: largest((r.p - r.p[0])[r.early]), -0.5, ("m^-3", -3.0))
-
-
-def first_rates(study: Any, dim: int) -> np.ndarray:
-    """Of every neuron along the two targets, at small first outputs."""
-    return at_start(study, dim, k0=0.03).neuron_rate[0, :, :2]
+    return in_width("O", study, lambda r: largest((r.p - r.p[0])[r.early]), -0.5, change_of("G"))
 
 
 @paper.claim("Lemma E.4", regime=phase_1, setting="t = 0, k0 = .03, m1 = 16, m = 256 to 16384")
 def target_rates(study) -> Measurement:
-    r"""At $t = 0$ every neuron turns to the targets, $\partial_t a_j w_j W_V\mu = \Theta((\sigma_0^2 +
-    \sigma_1^2)m)$: the slowest and the fastest neuron."""
-    scales = {"x": lambda m: scale(at_start(study, m, k0=0.03)), "tol": 0.2, "toward": "infinity"}
-    return every(
-        slowest=order(
+    r"""At $t = 0$ every neuron turns to the targets, $\partial_t a_j w_j W_V\mu =
+    \Theta((\sigma_0^2 + \sigma_1^2)m)$: the slowest and the fastest neuron."""
+    starts = [at_start(study, m, k0=0.03) for m in WIDTHS]
+
+    def check(of: Any) -> Measurement:
+        return order(
             "Theta",
-            over=WIDTHS,
-            y=lambda m: first_rates(study, m).min(),
+            x=[scale(r) for r in starts],
+            y=[float(of(r.neuron_rate[0, :, :2])) for r in starts],
             power=1,
-            control=Control("as its fluctuations", 0.5),
-            **scales,
-        ),
-        fastest=order(
-            "Theta",
-            over=WIDTHS,
-            y=lambda m: first_rates(study, m).max(),
-            power=1,
-            control=Control("as its fluctuations", 0.5),
-            **scales,
-        ),
-    )
+            tol=0.2,
+            toward="infinity",
+            control=Control(
+                "the other neurons' part", measured=[largest(r.cross_neuron[0]) for r in starts]
+            ),
+        )
+
+    return every(slowest=check(np.min), fastest=check(np.max))
 
 
 def scale(r: Record) -> float:
@@ -119,10 +115,13 @@ def first_rate_constant(study) -> Measurement:
     return corrected(
         printed=statistical(predicted=1 / 3, samples=rates, z=4.0),
         right=statistical(
-            predicted=1 / 6, samples=rates, z=4.0, control=Control("the common word", measured=common)
+            predicted=1 / 6,
+            samples=rates,
+            z=4.0,
+            control=Control("the common word", measured=common),
         ),
         text=r"$(\frac{1}{3} \pm .01)(\sigma_0^2 + \sigma_1^2)m$",
-        correct=r"$(\frac{1}{2} - \frac{1}{6})g(0) = \frac{1}{6}$ times $(\sigma_0^2 + \sigma_1^2)m$",
+        correct=r"$g(0)(\frac{1}{2} - \frac{1}{6})(\sigma_0^2 + \sigma_1^2)m$, one sixth",
         erratum=HALF,
     )
 
@@ -197,8 +196,8 @@ def other_neurons_weighted(study) -> Measurement:
 
 @paper.claim("Prop E.5 (values)", regime=phase_1, setting="20 starts, m = 16384, m1 = 4, n = 12")
 def other_values(study) -> Measurement:
-    r"""The values of the other words along that of $\mu$, weighted with gradients and attention, are
-    at most $\sigma_0^2 m\sqrt L(\sqrt{\frac{4}{m}\log\frac{2nLd}{\delta}} +
+    r"""The values of the other words along that of $\mu$, weighted with gradients and attention,
+    are at most $\sigma_0^2 m\sqrt L(\sqrt{\frac{4}{m}\log\frac{2nLd}{\delta}} +
     \frac{4}{m}\log\frac{2nLd}{\delta})$."""
 
     def beyond(r: Record, sums: np.ndarray) -> bool:
@@ -263,22 +262,27 @@ def neuron_response(study) -> Measurement:
     )
 
 
-@paper.claim("Lemma E.7", part="proof-step", regime=phase_1, setting="m = 4096, m1 = 4, 16, 64")
+@paper.claim(
+    "Lemma E.7", part="proof-step", regime=phase_1, setting="m = 4096, m1 = 4, 16, 64, L = 3"
+)
 def response_stays_small(study) -> Measurement:
     r"""By the choice of parameters that bound is below $\sigma_0\sigma_1\sqrt{m/L}$.
 
     Measured: their ratio falls with $m_1$; at these widths it is above 1, so that 'below' needs a
     larger $m_1$ than any here."""
-    runs = {m1: record(study, 4096, END, neurons=m1) for m1 in NEURONS}
+    runs = [record(study, 4096, END, neurons=m1, length=3) for m1 in NEURONS]
+    unit = [r.s0 * r.s1 * float(np.sqrt(r.dim / r.L)) for r in runs]
+    outputs = [largest((r.margin - r.margin[0])[r.early]) for r in runs]
     return order(
         "O",
-        over=NEURONS,
-        y=lambda m1: moved(runs[m1], 4)
-        / (runs[m1].s0 * runs[m1].s1 * np.sqrt(4096 / runs[m1].L)),
+        x=NEURONS,
+        y=[moved(r, 4) / size for r, size in zip(runs, unit, strict=True)],
         power=-0.5,
         tol=0.25,
         toward="infinity",
-        control=Control("m1^-1.5", -1.5),
+        control=Control(
+            "of all neurons, F", measured=[c / size for c, size in zip(outputs, unit, strict=True)]
+        ),
     )
 
 
@@ -287,13 +291,15 @@ def first_values(study) -> Measurement:
     r"""$|G^{(0)}(\mu)| \le \tilde O(\sigma_0\sigma_1\sqrt{mm_1})$: its mean square is
     $\sigma_0^2\sigma_1^2mm_1$."""
     starts = [at_start(study, 1024, k0=0.01, seed=seed) for seed in SEEDS]
-    squares = [float((r.G[0] ** 2).mean()) / (r.s0 * r.s1) ** 2 / r.dim for r in starts]
+
+    def square(r: Record, values: np.ndarray) -> float:
+        return float((values**2).mean()) / ((r.s0 * r.s1) ** 2 * r.dim * r.m1)
+
     return statistical(
-        predicted=starts[0].m1,
-        samples=squares,
+        predicted=1.0,
+        samples=[square(r, r.G[0]) for r in starts],
         z=4.0,
-        control=Control("without the number of neurons", starts[0].m1 / starts[0].m1),
-        note="mean of G^2 / (s0^2 s1^2 m) over words, against m1",
+        control=Control("of one neuron", measured=[square(r, r.P[0, 0]) for r in starts]),
     )
 
 
@@ -310,16 +316,12 @@ def per_sample(r: Record) -> np.ndarray:
 
 @paper.claim("Lemma E.9 (rate)", regime=phase_1, setting=SETTING)
 def value_correlation_rate(study) -> Measurement:
-    r"""In phase 1 $|\partial_t\langle v(\mu), v(\nu)\rangle| \le \frac{|\{i:\mu\in X\}| + |\{i:\nu\in
-    X\}|}{n}O(1)$.
+    r"""In phase 1 $|\partial_t\langle v(\mu), v(\nu)\rangle| \le \frac{|\{i:\mu\in X\}| +
+    |\{i:\nu\in X\}|}{n}O(1)$.
 
     Measured: the largest ratio of the two sides over words and times."""
     return in_width(
-        "O",
-        study,
-        lambda r: largest(value_rates(r)[r.early] / per_sample(r)),
-        0.0,
-        ("as a score's, m^-1/2", -0.5),
+        "O", study, lambda r: largest(value_rates(r)[r.early] / per_sample(r)), 0.0, VALUE_RATES
     )
 
 
@@ -328,7 +330,7 @@ def value_correlation_change(study) -> Measurement:
     r"""In phase 1 $|\langle v(\mu), v(\nu)\rangle - \langle v^{(0)}(\mu), v^{(0)}(\nu)\rangle| \le
     t\,\frac{|\{i:\mu\in X\}| + |\{i:\nu\in X\}|}{n}O(1)$, which is $O(1/m)$ at its end."""
     return in_width(
-        "O", study, lambda r: largest(r.change("VV")[r.end] / per_sample(r)), -1, ("m^-3/2", -1.5)
+        "O", study, lambda r: largest(r.change("VV")[r.end] / per_sample(r)), -1, change_of("G")
     )
 
 
@@ -343,10 +345,12 @@ def value_correlation_sizes(study) -> Measurement:
     def products(r: Record) -> np.ndarray:
         return r.VV[r.early] * (1 - np.eye(r.VV.shape[1]))
 
+    of_norms = ("the norms", lambda r: largest(norms(r)))
+    of_products = ("the products", lambda r: largest(products(r)))
     return every(
-        products=in_width("O", study, lambda r: largest(products(r)), -0.5, ("1/m^2", -2.0)),
-        shortest=in_width("Theta", study, lambda r: norms(r).min(), 0.0, ("like products", -0.5)),
-        longest=in_width("Theta", study, lambda r: norms(r).max(), 0.0, ("like products", -0.5)),
+        products=in_width("O", study, of_products[1], -0.5, of_norms),
+        shortest=in_width("Theta", study, lambda r: norms(r).min(), 0.0, of_products),
+        longest=in_width("Theta", study, of_norms[1], 0.0, of_products),
     )
 
 
@@ -354,9 +358,8 @@ def value_correlation_sizes(study) -> Measurement:
 def cross_values(study) -> Measurement:
     r"""In phase 1 the other words' values along that of $\mu_1$, weighted with gradients and
     attention, are at most $L\tilde O(\sigma_0^2\sqrt m)$."""
-    return in_width(
-        "O", study, lambda r: largest(r.cross_value[r.early, 0]), -0.5, ("m^-3/2", -1.5), 0.3
-    )
+    own = ("the word's own value", lambda r: largest((r.VV[:, 0, 0] * r.phi[:, 0])[r.early]))
+    return in_width("O", study, lambda r: largest(r.cross_value[r.early, 0]), -0.5, own)
 
 
 @paper.claim("Lemma E.11", regime=phase_1, setting=SETTING)
@@ -364,20 +367,11 @@ def cross_neurons(study) -> Measurement:
     r"""In phase 1 the other neurons' part of a target's rate is at most $\frac{|\{i:\mu_1\in
     X\}|}{n}\tilde O(\sigma_1^2\sqrt{mm_1})$, which grows like $\sqrt m$; a neuron's own part grows
     like $m$."""
-
-    def own(m: int) -> float:
-        r = record(study, m)
-        return largest(np.einsum("tjj->tj", r.NN)[r.early] * r.phi[r.early, :1])
-
-    return order(
-        "O",
-        over=WIDTHS,
-        y=lambda m: largest((r := record(study, m)).cross_neuron[r.early] * r.phi[r.early, :1]),
-        power=0.5,
-        tol=0.2,
-        toward="infinity",
-        control=Control("the neuron's own part", measured=own),
+    own = (
+        "the neuron's own part",
+        lambda r: largest(np.einsum("tjj->tj", r.NN)[r.early] * r.phi[r.early, :1]),
     )
+    return in_width("O", study, OTHERS[1], 0.5, own)
 
 
 def neuron_correlation_rates(r: Record) -> np.ndarray:
@@ -433,7 +427,7 @@ def neuron_correlation_change(study) -> Measurement:
     reading=r"'for all $j\in[m]$' is $j\in[m_1]$: there are $m_1$ neurons",
 )
 def neuron_norm_change(study) -> Measurement:
-    r"""In phase 1 $\|w_j\|^2$ of every neuron changes by at most $t$ times the bound of Prop. E.12."""
+    r"""In phase 1 $\|w_j\|^2$ of every neuron changes by at most $t$ times the bound of E.12."""
     runs = [record(study, m) for m in WIDTHS]
 
     def ratio(r: Record, change: np.ndarray) -> float:
@@ -517,20 +511,26 @@ def growth_of_targets(study) -> Measurement:
         return largest(r.neuron_rate[r.early][:, :, :2] - own)
 
     return every(
-        least=in_width("Theta", study, lambda r: factor(r).min(), 1.0, ("like the error", 0.5)),
-        largest=in_width("Theta", study, lambda r: factor(r).max(), 1.0, ("like the error", 0.5)),
-        error=in_width("O", study, error, 0.5, ("not growing", 0.0)),
+        least=in_width("Theta", study, lambda r: factor(r).min(), 1.0, ("the error", error)),
+        largest=in_width("Theta", study, lambda r: factor(r).max(), 1.0, ("the error", error)),
+        error=in_width("O", study, error, 0.5, ("the factor", lambda r: factor(r).max())),
     )
 
 
 @paper.claim("Thm E.15", regime=phase_1, setting=SETTING)
 def growth_of_random_words(study) -> Measurement:
     r"""In phase 1 a random word's rates are $O(\frac{1}{n}(\sigma_0^2+\sigma_1^2)m) + \tilde
-    O(\sigma_0^2L\sqrt m)$.
+    O(\sigma_0^2L\sqrt m)$: with the constant 1, at every width."""
+    runs = [record(study, m) for m in WIDTHS]
 
-    Measured: the power of $m$; Lemma E.6 has that of $n$."""
-    return in_width(
-        "O", study, lambda r: largest(r.neuron_rate[r.early][:, :, 3:]), 1.0, ("sqrt m", 0.5)
+    def ratio(r: Record, words: slice) -> float:
+        size = scale(r) / r.n + r.s0**2 * r.L * np.sqrt(r.dim)
+        return largest(r.neuron_rate[r.early][:, :, words]) / size
+
+    return at_most(
+        bound=1.0,
+        measured=[ratio(r, slice(3, None)) for r in runs],
+        control=Control("relevant words", [ratio(r, slice(3)) for r in runs]),
     )
 
 
@@ -562,8 +562,14 @@ def common_first_rates(study) -> Measurement:
 )
 def common_rates(study) -> Measurement:
     r"""In phase 1 $|\partial_ta_jw_jW_V\mu_3| \le \tilde O(\sigma_1^2m)$."""
-    return in_width(
-        "O", study, lambda r: largest(r.neuron_rate[r.early][:, :, 2]), 1.0, ("sqrt m", 0.5)
+    runs = [record(study, m) for m in WIDTHS]
+    return at_most(
+        bound=0.5,
+        measured=[largest(r.neuron_rate[r.early][:, :, 2]) / (r.s1**2 * r.dim) for r in runs],
+        control=Control(
+            "all neurons together", [largest(r.dG[r.early, 2]) / (r.s1**2 * r.dim) for r in runs]
+        ),
+        note="the constant, at every width",
     )
 
 
@@ -616,7 +622,7 @@ def target_rates_last(study) -> Measurement:
     def least(r: Record) -> float:
         return float(r.dG[r.early & (r.clock >= takes_over(r)), :2].min())
 
-    return in_width("Omega", study, least, 1.0, ("m^3/2", 1.5))
+    return in_width("Omega", study, least, 1.0, OTHERS)
 
 
 @paper.claim(
@@ -628,18 +634,19 @@ def target_rates_last(study) -> Measurement:
 def single_targets_right(study) -> Measurement:
     r"""$T' = \min\{t: \min_{i\in I_2\cup I_3}y_iF_i \ge C\} \le O(1/m)$; here $C = .05$."""
 
-    def first(r: Record, sign: float = 1.0) -> float:
+    def first(r: Record) -> int:
         single = (r.kind == 1) | (r.kind == 2)
-        return float(r.t[np.argmax((sign * r.margin[:, single]).min(axis=1) >= 0.05)])
+        return int(np.argmax(r.margin[:, single].min(axis=1) >= 0.05))
 
-    return in_width("O", study, first, -1.0, ("m^-3/2", -1.5))
+    clock = ("in the clock of the values", lambda r: r.clock[first(r)])
+    return in_width("O", study, lambda r: r.t[first(r)], -1.0, clock)
 
 
-@paper.claim("Prop E.21", regime=phase_1, setting="m = 1024, k0 = .01 to .3")
+@paper.claim("Prop E.21", regime=phase_1, setting="m = 1024, L = 3, k0 = .03 to .3")
 def single_targets_balanced(study) -> Measurement:
     r"""In phase 1 $|\frac{1}{n}\sum_{I_2}g_i - \frac{1}{n}\sum_{I_3}g_i| \le O(F)$, $F =
     \max_i|F_i^{(0)}|$."""
-    runs = [record(study, 1024, *([END] if k0 != 0.3 else []), k0=k0) for k0 in SCALES]
+    runs = [record(study, 1024, END, k0=k0, length=3) for k0 in SCALES]
 
     def gap(r: Record, one: int, two: int) -> float:
         return largest((r.sums[:, one] - r.sums[:, two])[r.early]) / r.n
@@ -680,9 +687,7 @@ def weighted_first_values(study) -> Measurement:
             atol=0.01,
             control=Control(
                 "scores in their place, for norms" if norms else "norms among the products",
-                measured=[
-                    square(r, (r.S if norms else r.NN)[0], norms) for r in starts
-                ],
+                measured=[square(r, (r.S if norms else r.NN)[0], norms) for r in starts],
             ),
         )
 
@@ -696,20 +701,18 @@ def weighted_first_values(study) -> Measurement:
 
 @paper.claim("Lemma E.23 (rate)", regime=phase_1, setting=SETTING)
 def score_rate(study) -> Measurement:
-    r"""In phase 1 $|\partial_t\nu^\top W_K^\top W_Q\mu| \le \frac{1}{\sqrt m}\frac{|\{i:\mu\in X\}| +
-    |\{i:\nu\in X\}|}{n}\tilde O(\frac{1}{L} + \frac{1}{\sqrt m})$.
+    r"""In phase 1 $|\partial_t\nu^\top W_K^\top W_Q\mu| \le \frac{1}{\sqrt m}\frac{|\{i:\mu\in X\}|
+    + |\{i:\nu\in X\}|}{n}\tilde O(\frac{1}{L} + \frac{1}{\sqrt m})$.
 
     Measured: the power of $m$ of the largest ratio over words and times."""
-    return in_width(
-        "O", study, lambda r: largest(r.dS[r.early] / per_sample(r)), -0.5, ("1/m", -1.0)
-    )
+    return in_width("O", study, lambda r: largest(r.dS[r.early] / per_sample(r)), -0.5, VALUE_RATES)
 
 
 @paper.claim("Lemma E.23 (change)", regime=phase_1, setting=SETTING)
 def score_change(study) -> Measurement:
     r"""So scores change by at most $t$ times that, $m^{-3/2}$ at the end of phase 1."""
     return in_width(
-        "O", study, lambda r: largest(r.change("S")[r.early] / per_sample(r)), -1.5, ("m^-2", -2.0)
+        "O", study, lambda r: largest(r.change("S")[r.early] / per_sample(r)), -1.5, change_of("VV")
     )
 
 
@@ -720,7 +723,7 @@ def random_pair(r: Record, x: np.ndarray, both: bool) -> float:
     return largest(x[r.early][:, chosen if both else ~chosen])
 
 
-def both_ways(study: Any, of: Any, power: float, other: tuple[str, float]) -> Measurement:
+def both_ways(study: Any, of: Any, power: float, other: tuple[str, Any]) -> Measurement:
     return every(
         random=in_width("O", study, lambda r: random_pair(r, of(r), True), power, other),
         otherwise=in_width("O", study, lambda r: random_pair(r, of(r), False), power, other),
@@ -729,28 +732,26 @@ def both_ways(study: Any, of: Any, power: float, other: tuple[str, float]) -> Me
 
 @paper.claim("Cor E.24 (rates)", regime=phase_1, setting=SETTING)
 def softmax_rates(study) -> Measurement:
-    r"""In phase 1 $|\partial_tp| \le \tilde O(\frac{1}{L(L^2+n)\sqrt m})$ between random words, $\tilde
-    O(\frac{1}{L^2\sqrt m})$ otherwise.
+    r"""In phase 1 $|\partial_tp| \le \tilde O(\frac{1}{L(L^2+n)\sqrt m})$ between random words,
+    $\tilde O(\frac{1}{L^2\sqrt m})$ otherwise.
 
     Measured: the power of $m$. It is a bound, and holds with room: see the proof."""
-    return both_ways(study, lambda r: r.dp, -0.5, ("m^-2", -2.0))
+    return both_ways(study, lambda r: r.dp, -0.5, VALUE_RATES)
 
 
 @paper.claim("Cor E.24 (rates)", part="proof-step", regime=phase_1, setting=SETTING)
 def softmax_rates_of_the_proof(study) -> Measurement:
     r"""Its proof has $\frac{1}{m}$ where the statement has $\frac{1}{\sqrt m}$: $|\partial_tp| \le
     \tilde O(\frac{1}{Lm}(\frac{1}{L} + \frac{1}{\sqrt m}))$, and this is the order."""
-    return in_width(
-        "Theta", study, lambda r: random_pair(r, r.dp, False), -1.0, ("as stated", -0.5)
-    )
+    return in_width("Theta", study, lambda r: random_pair(r, r.dp, False), -1.0, SCORE_RATES)
 
 
 @paper.claim("Cor E.24 (change)", regime=phase_1, setting=SETTING)
 def softmax_change(study) -> Measurement:
-    r"""In phase 1 attention changes by $\tilde O((\frac{1}{L}+\frac{1}{n})\frac{1}{Lm^2}(\frac{1}{L} +
-    \frac{1}{\sqrt m}))$ between random words, $\tilde O(\frac{1}{Lm^2}(\frac{1}{L} +
+    r"""In phase 1 attention changes by $\tilde O((\frac{1}{L}+\frac{1}{n})\frac{1}{Lm^2}(\frac{1}{L}
+    + \frac{1}{\sqrt m}))$ between random words, $\tilde O(\frac{1}{Lm^2}(\frac{1}{L} +
     \frac{1}{\sqrt m}))$ otherwise. Measured: the power of $m$."""
-    return both_ways(study, lambda r: r.p - r.p[0], -2.0, ("m^-5/2", -2.5))
+    return both_ways(study, lambda r: r.p - r.p[0], -2.0, change_of("S"))
 
 
 @paper.claim("Lemma E.25", regime=phase_1, setting=SETTING)
@@ -761,7 +762,7 @@ def key_query_change(study) -> Measurement:
 
     def change(name: str) -> Measurement:
         of = lambda r: largest(r.change(name)[r.end] / per_sample(r))  # noqa: E731
-        return in_width("O", study, of, -2.0, ("m^-5/2", -2.5))
+        return in_width("O", study, of, -2.0, change_of("S"))
 
     return every(keys=change("KK"), queries=change("QQ"))
 
@@ -769,18 +770,19 @@ def key_query_change(study) -> Measurement:
 # --- The box of Def. E.2 and the end of phase 1.
 
 
-@paper.claim("Thm E.26 (i)", regime=phase_1, setting="m = 4096, m1 = 4, 16, 64")
+@paper.claim("Thm E.26 (i)", regime=phase_1, setting="m = 4096, m1 = 4, 16, 64, L = 3")
 def box_of_targets(study) -> Measurement:
-    r"""Up to $C_{T_1}/(\sigma_1^2mm_1)$ a neuron's product with a relevant word moves by at most $R =
-    O(1/m_1)$."""
+    r"""Up to $C_{T_1}/(\sigma_1^2mm_1)$ a neuron's product with a relevant word moves by at most
+    $R = O(1/m_1)$."""
+    runs = [record(study, 4096, END, neurons=m1, length=3) for m1 in NEURONS]
     return order(
         "O",
-        over=NEURONS,
-        y=lambda m1: radius(record(study, 4096, END, neurons=m1)),
+        x=NEURONS,
+        y=[radius(r) for r in runs],
         power=-1,
         toward="infinity",
         tol=0.2,
-        control=Control("1/m1^2", -2.0),
+        control=Control("all neurons together", measured=[change_of("G")[1](r) for r in runs]),
     )
 
 
@@ -790,40 +792,35 @@ def box_of_random_words(study) -> Measurement:
 
     Measured: the largest ratio, which is the constant; it does not grow with $m$."""
 
-    def ratio(r: Record) -> float:
-        R = radius(r)
-        return largest(r.change("P")[r.early][:, :, 3:]) / (R / r.n + R / np.sqrt(r.dim))
+    runs = [record(study, m) for m in WIDTHS]
+
+    def size(r: Record) -> float:
+        return radius(r) * (1 / r.n + 1 / float(np.sqrt(r.dim)))
 
     return at_most(
         bound=15.0,
-        measured=[ratio(record(study, m)) for m in WIDTHS],
-        control=Control(
-            "relevant words", [radius(r) / ratio_scale(r) for r in (record(study, 4096),)]
-        ),
+        measured=[largest(r.change("P")[r.early][:, :, 3:]) / size(r) for r in runs],
+        control=Control("relevant words", [radius(r) / size(r) for r in runs]),
     )
-
-
-def ratio_scale(r: Record) -> float:
-    return radius(r) / r.n + radius(r) / float(np.sqrt(r.dim))
 
 
 @paper.claim("Thm E.26 (iii)", regime=phase_1, setting=SETTING)
 def box_of_scores(study) -> Measurement:
     r"""Up to then scores move by at most $R_S \le O(\frac{1}{m\sqrt m})$."""
-    return in_width("O", study, lambda r: largest(r.change("S")[r.early]), -1.5, ("m^-2", -2.0))
+    return in_width("O", study, lambda r: largest(r.change("S")[r.early]), -1.5, change_of("VV"))
 
 
 @paper.claim("Thm E.26 (iv)", regime=phase_1, setting=SETTING)
 def box_of_queries(study) -> Measurement:
-    r"""Up to then the products of queries move by at most $R_Q \le \tilde O(\sigma_0^2\sqrt m)$, which
-    is $m^{-1/2}$ here; they move by far less."""
-    return in_width("O", study, lambda r: largest(r.change("QQ")[r.early]), -0.5, ("m^-3", -3.0))
+    r"""Up to then the products of queries move by at most $R_Q \le \tilde O(\sigma_0^2\sqrt m)$,
+    which is $m^{-1/2}$ here; they move by far less."""
+    return in_width("O", study, lambda r: largest(r.change("QQ")[r.early]), -0.5, change_of("G"))
 
 
 @paper.claim("Thm E.26 (v)", regime=phase_1, setting=SETTING)
 def box_of_keys(study) -> Measurement:
     r"""Up to then the products of keys move by at most $R_K \le \tilde O(\sigma_0^2\sqrt m)$."""
-    return in_width("O", study, lambda r: largest(r.change("KK")[r.early]), -0.5, ("m^-3", -3.0))
+    return in_width("O", study, lambda r: largest(r.change("KK")[r.early]), -0.5, change_of("G"))
 
 
 def at_end(study: Any, of: Any) -> list[float]:
@@ -832,9 +829,7 @@ def at_end(study: Any, of: Any) -> list[float]:
 
 def before(study: Any, of: Any) -> list[float]:
     """The same at the clock 2, long before T1."""
-    return [
-        float(of(r := record(study, m), int(np.argmax(r.clock >= 2.0)))) for m in WIDTHS
-    ]
+    return [float(of(r := record(study, m), int(np.argmax(r.clock >= 2.0)))) for m in WIDTHS]
 
 
 @paper.claim("Thm E.27 (margins)", regime=phase_1, setting=SETTING)
@@ -862,21 +857,21 @@ def values_at_the_end(study) -> Measurement:
 
     def of(word: int, sign: float) -> Measurement:
         y = lambda r: sign * float(r.G[r.end, word])  # noqa: E731
-        return in_width("Theta", study, y, 0.0, ("m^1/2", 0.5))
+        return in_width("Theta", study, y, 0.0, VALUE_RATES)
 
     return every(first=of(0, 1.0), second=of(1, 1.0), common=of(2, -1.0))
 
 
 @paper.claim("Thm E.27 (random words)", regime=phase_1, setting=SETTING)
 def random_words_at_the_end(study) -> Measurement:
-    r"""At $T_1$ every random word has $G(\mu) = \tilde O(\sigma_0\sigma_1\sqrt{mm_1})$, which does not
-    depend on $m$ here; the constant also holds the growth of Thm E.15, of order $1/n$."""
+    r"""At $T_1$ every random word has $G(\mu) = \tilde O(\sigma_0\sigma_1\sqrt{mm_1})$, which does
+    not depend on $m$ here; the constant also holds the growth of Thm E.15, of order $1/n$."""
     return in_width(
         "O",
         study,
         lambda r: largest(r.G[r.end, 3:]) / (r.s0 * r.s1 * np.sqrt(r.dim * r.m1)),
         0.0,
-        ("m^-1/2", -0.5),
+        VALUE_RATES,
     )
 
 
@@ -884,25 +879,26 @@ def random_words_at_the_end(study) -> Measurement:
 def neurons_at_the_end(study) -> Measurement:
     r"""At $T_1$, $\sum_{j_1,j_2}\langle a_{j_1}w_{j_1}, a_{j_2}w_{j_2}\rangle =
     \Theta(\sigma_1^2mm_1)$."""
-    return in_width("Theta", study, lambda r: float(r.U[r.end]), 1.0, ("sqrt m", 0.5), 0.1)
+    return in_width("Theta", study, lambda r: float(r.U[r.end]), 1.0, change_of("G"), 0.1)
 
 
 @paper.claim("Thm E.28 (T1)", regime=phase_1, setting=SETTING)
 def end_of_phase_one(study) -> Measurement:
-    r"""Phase 1 ends at $T_1 = \tilde O(1/m)$: from then on every sample is right and $G(\mu_1), G(\mu_2)
-    > 0 > G(\mu_3)$."""
+    r"""Phase 1 ends at $T_1 = \tilde O(1/m)$: from then on every sample is right and
+    $G(\mu_1), G(\mu_2) > 0 > G(\mu_3)$."""
 
-    def last_wrong(r: Record) -> float:
+    def right(r: Record) -> int:
         signs = np.stack([r.G[:, 0], r.G[:, 1], -r.G[:, 2], r.margin.min(axis=1)]).min(axis=0)
-        return float(r.t[np.flatnonzero(signs <= 0)[-1] + 1])
+        return int(np.flatnonzero(signs <= 0)[-1] + 1)
 
-    return in_width("O", study, last_wrong, -1.0, ("m^-3/2", -1.5), 0.25)
+    clock = ("in the clock of the values", lambda r: r.clock[right(r)])
+    return in_width("O", study, lambda r: r.t[right(r)], -1.0, clock, 0.25)
 
 
 @paper.claim("Thm E.28 (values)", regime=phase_1, setting=SETTING)
 def phase_one_values(study) -> Measurement:
-    r"""At $T_1$, $G(\mu_1), G(\mu_2) \ge \Omega(1)$ and $G(\mu_3) \le -\Omega(1)$: at least 1/2 in size
-    at every width."""
+    r"""At $T_1$, $G(\mu_1), G(\mu_2) \ge \Omega(1)$ and $G(\mu_3) \le -\Omega(1)$: at least 1/2
+    in size at every width."""
     of = lambda r, k: min(r.G[k, 0], r.G[k, 1], -r.G[k, 2])  # noqa: E731
     return at_least(
         bound=0.5,
@@ -913,10 +909,10 @@ def phase_one_values(study) -> Measurement:
 
 @paper.claim("Thm E.28 (neuron products)", regime=phase_1, setting=SETTING)
 def phase_one_neurons(study) -> Measurement:
-    r"""In phase 1 $|\langle w_{j_1}, w_{j_2}\rangle - \langle w_{j_1}^{(0)}, w_{j_2}^{(0)}\rangle| \le
-    \tilde O(1/m)$, and that is their order."""
+    r"""In phase 1 $|\langle w_{j_1}, w_{j_2}\rangle - \langle w_{j_1}^{(0)}, w_{j_2}^{(0)}\rangle|
+    \le \tilde O(1/m)$, and that is their order."""
     y = lambda r: largest(r.change("NN")[r.early])  # noqa: E731
-    return in_width("Theta", study, y, -1.0, ("m^-3/2", -1.5))
+    return in_width("Theta", study, y, -1.0, change_of("S"))
 
 
 @paper.claim("Thm E.28 (value products)", regime=phase_1, setting=SETTING)
@@ -924,32 +920,32 @@ def phase_one_value_products(study) -> Measurement:
     r"""In phase 1 $|\langle v(\mu), v(\nu)\rangle - \langle v^{(0)}(\mu), v^{(0)}(\nu)\rangle| \le
     \tilde O(1/m)$, and that is their order."""
     y = lambda r: largest(r.change("VV")[r.early])  # noqa: E731
-    return in_width("Theta", study, y, -1.0, ("m^-3/2", -1.5))
+    return in_width("Theta", study, y, -1.0, change_of("S"))
 
 
 @paper.claim("Thm E.28 (scores)", regime=phase_1, setting=SETTING)
 def phase_one_scores(study) -> Measurement:
-    r"""In phase 1 scores change by $\tilde O(\frac{1}{m^{3/2}}(\frac{1}{L} + \frac{1}{\sqrt m}))$, and
-    that is their order."""
+    r"""In phase 1 scores change by $\tilde O(\frac{1}{m^{3/2}}(\frac{1}{L} + \frac{1}{\sqrt m}))$,
+    and that is their order."""
     y = lambda r: largest(r.change("S")[r.early])  # noqa: E731
-    return in_width("Theta", study, y, -1.5, ("1/m", -1.0))
+    return in_width("Theta", study, y, -1.5, change_of("VV"))
 
 
 @paper.claim("Thm E.28 (key products)", regime=phase_1, setting=SETTING)
 def phase_one_keys(study) -> Measurement:
     r"""In phase 1 the products of keys change by $\tilde O(1/m^2)$, and that is their order."""
     y = lambda r: largest(r.change("KK")[r.early])  # noqa: E731
-    return in_width("Theta", study, y, -2.0, ("m^-3/2", -1.5), 0.25)
+    return in_width("Theta", study, y, -2.0, change_of("S"), 0.25)
 
 
 @paper.claim("Thm E.28 (query products)", regime=phase_1, setting=SETTING)
 def phase_one_queries(study) -> Measurement:
     r"""In phase 1 the products of queries change by $\tilde O(1/m^2)$, and that is their order."""
     y = lambda r: largest(r.change("QQ")[r.early])  # noqa: E731
-    return in_width("Theta", study, y, -2.0, ("m^-3/2", -1.5), 0.25)
+    return in_width("Theta", study, y, -2.0, change_of("S"), 0.25)
 
 
 @paper.claim("Thm E.28 (loss)", regime=phase_1, setting=SETTING)
 def phase_one_loss(study) -> Measurement:
     r"""At $T_1$ the training loss is $\Theta(1)$: no power of $m$."""
-    return in_width("Theta", study, lambda r: float(r.loss[r.end]), 0.0, ("m^-1/2", -0.5), 0.1)
+    return in_width("Theta", study, lambda r: float(r.loss[r.end]), 0.0, change_of("VV"), 0.1)

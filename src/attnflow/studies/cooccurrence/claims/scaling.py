@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from attnflow.claims import Control, Measurement, order
 from attnflow.flows.driver import integrate
 from attnflow.flows.options import Solver
 from attnflow.flows.probes import Observable
-from attnflow.flows.schedule import Log
 from attnflow.models import value_mlp
 from attnflow.studies.cooccurrence.claims.common import PLAIN
 from attnflow.studies.cooccurrence.paper import paper
@@ -190,13 +190,16 @@ def record(study: Any, dim: int, last: float = LAST, **keys: Any) -> Record:
     c, init = ready.config, ready.initialisation
     model = init.model(c.words, c.dim, c.neurons, c.seed)
     flow = value_mlp.gram_flow(ready.sentences, c.dim, float(c.neurons), False, c.neurons)
+    table = value_mlp.tables(ready.sentences, c.dim)
+    # Given for NumPy, or a solve would compile it.
+    loss = {"loss": lambda s: table.loss(_PRODUCTS["G"](s), _PRODUCTS["S"](s))}
     unit = init.s1**2 * c.dim * c.neurons
     clock = np.unique(np.concatenate([[0.0], np.geomspace(0.05, last, 48), [END]]))
     run = integrate(
         flow,
         flow.project(model),
         last / unit,
-        observe={n: Observable(part, host=True) for n, part in _PRODUCTS.items()},
+        observe={n: Observable(part, host=True) for n, part in (_PRODUCTS | loss).items()},
         save=clock[clock <= last] / unit,
         rtol=c.rtol,
         solver=Solver("scipy", atol=c.rtol * init.s0**2 * float(np.sqrt(c.dim))),
@@ -215,6 +218,22 @@ def at_start(study: Any, dim: int, **keys: Any) -> Record:
     found = {"U": u @ u, "G": u @ V, "Nu": N @ u, "NV": N @ V, "N": N @ N.T, "VV": V.T @ V}
     found |= {"S": model.WK.T @ model.WQ, "KK": model.WK.T @ model.WK, "QQ": model.WQ.T @ model.WQ}
     return _record(ready, model.a, np.zeros(1), {n: x[None] for n, x in found.items()})
+
+
+def in_width(
+    kind: Any, study: Any, y: Any, power: float, other: tuple[str, Any], tol: float = 0.2
+) -> Measurement:
+    """An order in the width m of `y(record)`; `other` is a quantity of another order, by name."""
+    name, quantity = other
+    return order(
+        kind,
+        over=WIDTHS,
+        y=lambda m: y(record(study, m)),
+        power=power,
+        tol=tol,
+        toward="infinity",
+        control=Control(name, measured=lambda m: quantity(record(study, m))),
+    )
 
 
 def _record(ready: Any, a: Any, t: np.ndarray, found: dict[str, Any]) -> Record:
