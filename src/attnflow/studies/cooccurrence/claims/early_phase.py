@@ -54,6 +54,11 @@ def largest(x: np.ndarray) -> float:
     return float(np.abs(x).max())
 
 
+def typical(x: np.ndarray) -> float:
+    """The largest root mean square over neurons (axis 1): less of a lottery than the largest."""
+    return float(np.sqrt((x**2).mean(axis=1)).max())
+
+
 def change_of(name: str) -> tuple[str, Any]:
     """The largest change in phase 1, as a control."""
     words = {"G": "values G", "VV": "value products", "S": "scores"}[name]
@@ -62,10 +67,7 @@ def change_of(name: str) -> tuple[str, Any]:
 
 VALUE_RATES = ("the rates of G", lambda r: largest(r.dG[r.early]))
 SCORE_RATES = ("the rates of scores", lambda r: largest(r.dS[r.early]))
-OTHERS = (
-    "the other neurons' part",
-    lambda r: largest(r.cross_neuron[r.early] * r.phi[r.early, :1]),
-)
+OTHERS = ("the other neurons' part", lambda r: typical((r.cross_neuron * r.phi[:, :1])[r.early]))
 
 
 # --- Attention and the first rates.
@@ -79,22 +81,26 @@ def softmax_radius(study) -> Measurement:
     return in_width("O", study, lambda r: largest((r.p - r.p[0])[r.early]), -0.5, change_of("G"))
 
 
-@paper.claim("Lemma E.4", regime=phase_1, setting="t = 0, k0 = .03, m1 = 16, m = 256 to 16384")
+@paper.claim("Lemma E.4", regime=phase_1, setting="t = 0, k0 = .03, m1 = 4, eight starts")
 def target_rates(study) -> Measurement:
     r"""At $t = 0$ every neuron turns to the targets, $\partial_t a_j w_j W_V\mu =
     \Theta((\sigma_0^2 + \sigma_1^2)m)$: the slowest and the fastest neuron."""
-    starts = [at_start(study, m, k0=0.03) for m in WIDTHS]
+    sizes = {"k0": 0.03, "neurons": 4, "samples": 12, "length": 3}
+
+    def mean(m: int, of: Any) -> float:
+        return float(np.mean([of(at_start(study, m, seed=s, **sizes)) for s in SEEDS[:8]]))
 
     def check(of: Any) -> Measurement:
         return order(
             "Theta",
-            x=[scale(r) for r in starts],
-            y=[float(of(r.neuron_rate[0, :, :2])) for r in starts],
+            x=[mean(m, scale) for m in WIDTHS],
+            y=[mean(m, lambda r: of(r.neuron_rate[0, :, :2])) for m in WIDTHS],
             power=1,
-            tol=0.2,
+            tol=0.15,
             toward="infinity",
             control=Control(
-                "the other neurons' part", measured=[largest(r.cross_neuron[0]) for r in starts]
+                "the other neurons' part",
+                measured=[mean(m, lambda r: largest(r.cross_neuron[0])) for m in WIDTHS],
             ),
         )
 
@@ -365,13 +371,13 @@ def cross_values(study) -> Measurement:
 @paper.claim("Lemma E.11", regime=phase_1, setting=SETTING)
 def cross_neurons(study) -> Measurement:
     r"""In phase 1 the other neurons' part of a target's rate is at most $\frac{|\{i:\mu_1\in
-    X\}|}{n}\tilde O(\sigma_1^2\sqrt{mm_1})$, which grows like $\sqrt m$; a neuron's own part grows
-    like $m$."""
+    X\}|}{n}\tilde O(\sigma_1^2\sqrt{mm_1})$, which grows like $\sqrt m$ (the root mean
+    square over neurons was measured); a neuron's own part grows like $m$."""
     own = (
         "the neuron's own part",
         lambda r: largest(np.einsum("tjj->tj", r.NN)[r.early] * r.phi[r.early, :1]),
     )
-    return in_width("O", study, OTHERS[1], 0.5, own)
+    return in_width("O", study, OTHERS[1], 0.5, own, 0.25)
 
 
 def neuron_correlation_rates(r: Record) -> np.ndarray:
@@ -508,12 +514,12 @@ def growth_of_targets(study) -> Measurement:
 
     def error(r: Record) -> float:
         own = factor(r) * r.phi[r.early, None, :2]
-        return largest(r.neuron_rate[r.early][:, :, :2] - own)
+        return typical(r.neuron_rate[r.early][:, :, :2] - own)
 
     return every(
         least=in_width("Theta", study, lambda r: factor(r).min(), 1.0, ("the error", error)),
         largest=in_width("Theta", study, lambda r: factor(r).max(), 1.0, ("the error", error)),
-        error=in_width("O", study, error, 0.5, ("the factor", lambda r: factor(r).max())),
+        error=in_width("O", study, error, 0.5, ("the factor", lambda r: factor(r).max()), 0.25),
     )
 
 
@@ -604,12 +610,12 @@ def common_word_takes_over(study) -> Measurement:
 @paper.claim("Thm E.19 (upper)", regime=phase_1, setting=SETTING)
 def common_word_below_both(study) -> Measurement:
     r"""For all $t \le T_1$, $-\partial_tG(\mu_3) \le (1-C)(\partial_tG(\mu_1) +
-    \partial_tG(\mu_2))$; here $C = .15$."""
+    \partial_tG(\mu_2))$; here $C = .25$."""
     r = record(study, 4096)
     return always(
         times=r.clock[r.early],
         measured=(-r.dG[:, 2] / r.dG[:, :2].sum(axis=1))[r.early],
-        at_most=0.85,
+        at_most=0.75,
         control=Control("one target alone", lead(r)),
     )
 
@@ -748,8 +754,8 @@ def softmax_rates_of_the_proof(study) -> Measurement:
 
 @paper.claim("Cor E.24 (change)", regime=phase_1, setting=SETTING)
 def softmax_change(study) -> Measurement:
-    r"""In phase 1 attention changes by $\tilde O((\frac{1}{L}+\frac{1}{n})\frac{1}{Lm^2}(\frac{1}{L}
-    + \frac{1}{\sqrt m}))$ between random words, $\tilde O(\frac{1}{Lm^2}(\frac{1}{L} +
+    r"""In phase 1 attention changes by $\tilde O((\frac{1}{L}+\frac{1}{n})\frac{1}{Lm^2}
+    (\frac{1}{L} + \frac{1}{\sqrt m}))$ between random words, $\tilde O(\frac{1}{Lm^2}(\frac{1}{L} +
     \frac{1}{\sqrt m}))$ otherwise. Measured: the power of $m$."""
     return both_ways(study, lambda r: r.p - r.p[0], -2.0, change_of("S"))
 

@@ -23,7 +23,7 @@ from attnflow.claims import (
 )
 from attnflow.models import value_mlp
 from attnflow.studies.cooccurrence import theory
-from attnflow.studies.cooccurrence.claims.common import PLAIN, phase_2, two_targets
+from attnflow.studies.cooccurrence.claims.common import phase_2, two_targets
 from attnflow.studies.cooccurrence.claims.early_phase import (
     largest,
     slow_forces,
@@ -48,7 +48,7 @@ WIDE = 4096
 
 AT = f"n = 36, L = 4, m1 = 16, m = {WIDE}, k0 = .3, k1 = 1; T1 = 25/(s1^2 m m1) to 120 T1"
 
-SAMPLES = (36, 72, 144, 288)
+SAMPLES = (120, 240, 480, 960)
 
 SOFTMAX = Erratum(
     "softmax-rate",
@@ -77,15 +77,14 @@ def ratios(r: Record, one: int) -> np.ndarray:
 
 @paper.claim("Cor F.2", regime=phase_2, setting=AT)
 def gradients_of_a_class(study) -> Measurement:
-    r"""In phase 2 $\max_{i,j\in I}g_i/g_j \le O(1)$ for each class $I$: at most 20 here, where the
-    first outputs spread by $e^{4 k_0}$ or so."""
+    r"""In phase 2 $\max_{i,j\in I}g_i/g_j \le O(1)$ for each class $I$: at most 5 here."""
     r = record(study, WIDE)
     within = np.max([ratios(r, one) for one in range(4)], axis=0)
     return always(
         times=r.clock,
         measured=within,
         after=END * (1 - 1e-9),
-        at_most=20.0,
+        at_most=5.0,
         control=Control("all classes together", r.g.max(axis=1) / r.g.min(axis=1)),
     )
 
@@ -110,8 +109,8 @@ def box(r: Record) -> np.ndarray:
         S1 / (S2 + S3 + S4),
         np.maximum(S2 / S3, S3 / S2) / 2,
         np.exp(-r.margin.min(axis=1)),
-        np.abs(r.G[:, :3]).max(axis=1) / np.log(r.dim),
-        np.abs(np.einsum("tik,tikl->ti", random, r.p)).max(axis=1) / 10,
+        np.abs(r.G[:, :3]).max(axis=1) / (2 * np.log(r.dim)),
+        np.abs(np.einsum("tik,tikl->ti", random, r.p)).max(axis=1) / 6,
     ]
     return np.stack(items, axis=1)
 
@@ -121,7 +120,7 @@ def phase_two_begins(study) -> Measurement:
     r"""At $T_1$ every condition of Def. F.1 holds strictly.
 
     Measured with the constants 1 (keys, queries, attention, gradients, order of the classes'
-    gradients), 2 (neurons, $I_2$ against $I_3$), $\log m$ (values), 10 (random words' total)."""
+    gradients), 2 (neurons, $I_2$ against $I_3$), $2\log m$ (values), 6 (random words' total)."""
     runs = [record(study, m) for m in WIDTHS]
     return at_most(
         bound=1.0,
@@ -142,9 +141,8 @@ def neuron_sum_rate(study) -> Measurement:
     theta, X = small_model(study)
     u = theta.W.T @ theta.a
     v = value_mlp.weight_flow(X, theta.W.shape[1]).velocity(theta)
-    gram = value_mlp.gram_flow(X, theta.W.shape[1], float(len(u := u * 1.0) - 1))
-    state = gram.project(theta)
-    moved = gram.flow.velocity(state)["gram"]["value"]["u"][0, 0]
+    gram = value_mlp.gram_flow(X, theta.W.shape[1], float(len(theta.a)))
+    moved = gram.flow.velocity(gram.project(theta))["gram"]["value"]["u"][0, 0]
 
     def right(halves: float = 2.0) -> float:
         outputs = [slow_output(theta, x)[1] for x in X.token]
@@ -163,13 +161,12 @@ def neuron_sum_rate(study) -> Measurement:
 def neuron_sum_grows(study) -> Measurement:
     r"""In phase 2 that rate is positive, since every $y_iF_i > 0$."""
     r = record(study, WIDE)
-    wrong = (r.g * r.margin).min(axis=1)
     return always(
         times=r.clock,
         measured=np.gradient(r.U, r.t) / (2 * r.m1),
         after=END * (1 - 1e-9),
         at_least=0.0,
-        control=Control("of the worst sample, from 2/(s1^2 m m1) on", np.roll(wrong, r.end)),
+        control=Control("with labels forgotten", (r.g * r.y * r.margin).mean(axis=1)),
     )
 
 
@@ -184,15 +181,15 @@ def neuron_sum_size(study) -> Measurement:
 
 @paper.claim("Lemma F.5", regime=phase_2, setting=AT)
 def single_targets_balance(study) -> Measurement:
-    r"""In phase 2 $|\sum_{I_2}g_i - \sum_{I_3}g_i| / \min(\sum_{I_2}g_i, \sum_{I_3}g_i) \le C$ with a
-    small $C$; here $C = .35$."""
+    r"""In phase 2 $|\sum_{I_2}g_i - \sum_{I_3}g_i| / \min(\sum_{I_2}g_i, \sum_{I_3}g_i) \le C$ with
+    a small $C$; here $C = .1$."""
     r = record(study, WIDE)
     _, S2, S3, S4 = r.sums.T
     return always(
         times=r.clock,
         measured=np.abs(S2 - S3) / np.minimum(S2, S3),
         after=END * (1 - 1e-9),
-        at_most=0.35,
+        at_most=0.1,
         control=Control("one target against none", np.abs(S2 - S4) / np.minimum(S2, S4)),
     )
 
@@ -205,8 +202,8 @@ def total_over(r: Record, one: int) -> np.ndarray:
 @paper.claim("Lemma F.6 (ratios)", regime=phase_2, setting=AT)
 def gaps_are_comparable(study) -> Measurement:
     r"""In phase 2 $\sum_{[n]}g_i$ is $O(1)$ times $\sum_{I_2\cup I_3\cup I_4}g_i - \sum_{I_1}g_i$,
-    $\sum_{I_1}g_i - \sum_{I_2}g_i$ and $\sum_{I_1}g_i - \sum_{I_3}g_i$; at most 12 here. In the limit
-    of many samples they are 17/3 and 17/2."""
+    $\sum_{I_1}g_i - \sum_{I_2}g_i$ and $\sum_{I_1}g_i - \sum_{I_3}g_i$; at most 10 here. In the
+    limit of many samples they are 17/3 and 17/2."""
     r = record(study, WIDE)
     S1, S2, S3, S4 = r.sums.T
     total = r.sums.sum(axis=1)
@@ -215,28 +212,28 @@ def gaps_are_comparable(study) -> Measurement:
         times=r.clock,
         measured=found,
         after=END * (1 - 1e-9),
-        at_most=12.0,
+        at_most=10.0,
         control=Control("over that of samples with no target", total / S4),
     )
 
 
 @paper.claim("Lemma F.6 (targets)", regime=phase_2, setting=AT)
 def targets_rise_alike(study) -> Measurement:
-    r"""In phase 2 $\partial_tG(\mu_1)/\partial_tG(\mu_2) = \Theta(1)$: between 1/2 and 2."""
+    r"""In phase 2 $\partial_tG(\mu_1)/\partial_tG(\mu_2) = \Theta(1)$: within a factor 1.25."""
     r = record(study, WIDE)
     return always(
         times=r.clock,
-        measured=np.abs(np.log2(r.dG[:, 0] / r.dG[:, 1])),
+        measured=np.exp(np.abs(np.log(r.dG[:, 0] / r.dG[:, 1]))),
         after=END * (1 - 1e-9),
-        at_most=1.0,
-        control=Control("a target and a random word", np.log2(r.dG[:, 0] / np.abs(r.dG[:, 5]))),
+        at_most=1.25,
+        control=Control("a target and a random word", r.dG[:, 0] / np.abs(r.dG[:, 5])),
     )
 
 
 @paper.claim("Lemma F.6 (inequality)", regime=phase_2, setting=AT)
 def common_word_between(study) -> Measurement:
     r"""In phase 2 $(1+C)\max(\partial_tG(\mu_1), \partial_tG(\mu_2)) \le -\partial_tG(\mu_3) \le
-    (1-C)(\partial_tG(\mu_1) + \partial_tG(\mu_2))$; here $C = .1$."""
+    (1-C)(\partial_tG(\mu_1) + \partial_tG(\mu_2))$; here $C = .15$ and $.25$."""
     r, poor = record(study, WIDE), record(study, WIDE, END, samples=12, k0=0.1)
     lower = -r.dG[:, 2] / r.dG[:, :2].max(axis=1)
     behind = float((-poor.dG[:, 2] / poor.dG[:, :2].max(axis=1))[-1])
@@ -244,13 +241,13 @@ def common_word_between(study) -> Measurement:
     return every(
         lower=always(
             measured=lower,
-            at_least=1.1,
+            at_least=1.15,
             control=Control("n = 12, below L^2, at T1", np.full(len(r.t), behind)),
             **times,
         ),
         upper=always(
             measured=-r.dG[:, 2] / r.dG[:, :2].sum(axis=1),
-            at_most=0.9,
+            at_most=0.75,
             control=Control("one target alone", lower),
             **times,
         ),
@@ -272,8 +269,8 @@ def scalars(study: Any) -> np.ndarray:
     reading=r"$c/a = -2(1 \pm \dots)$: the sign is lost, and with $+2$ there is no real root",
 )
 def root_of_the_ratio(study) -> Measurement:
-    r"""$R = (\sum_{I_2\cup I_3\cup I_4}g_i - \sum_{I_1}g_i)/(\sum_{I_1}g_i - \sum_{I_2}g_i)$ tends to
-    the root $-\frac{b}{2a} + \sqrt{\frac{b^2}{4a^2} - \frac{c}{a}} \in (1, 2)$ of $aR^2 + bR + c$,
+    r"""$R = (\sum_{I_2\cup I_3\cup I_4}g_i - \sum_{I_1}g_i)/(\sum_{I_1}g_i - \sum_{I_2}g_i)$ tends
+    to the root $-\frac{b}{2a} + \sqrt{\frac{b^2}{4a^2} - \frac{c}{a}} \in (1, 2)$ of $aR^2 + bR + c$,
     where $a = \sum_{I_1}g' + \sum_{I_2}g'$, $b = \sum_{I_3}g' + \sum_{I_4}g' - \sum_{I_1}g'$, $c =
     -\sum_{I_2}g' - \sum_{I_3}g' - 2\sum_{I_1}g'$: it is 3/2."""
     S = scalars(study)[-1]
@@ -287,7 +284,7 @@ def root_of_the_ratio(study) -> Measurement:
     return equal(
         predicted=root(),
         measured=(S[1:].sum() - S[0]) / (S[0] - S[1]),
-        rtol=5e-3,
+        rtol=3e-5,
         control=Control("b without I1", root(0.0)),
     )
 
@@ -295,16 +292,16 @@ def root_of_the_ratio(study) -> Measurement:
 @paper.claim("Cor F.7", regime=phase_2, setting=AT)
 def values_are_comparable(study) -> Measurement:
     r"""In phase 2 $G(\mu_1)/G(\mu_2)$ and $G(\mu_1)/(-G(\mu_3))$, $G(\mu_2)/(-G(\mu_3))$ are
-    $\Theta(1)$: between 1/2 and 2."""
+    $\Theta(1)$: within a factor 1.5."""
     r = record(study, WIDE)
     G1, G2, G3 = r.G[:, 0], r.G[:, 1], -r.G[:, 2]
-    logs = np.abs(np.log2([np.abs(x) for x in (G1 / G2, G1 / G3, G2 / G3)])).max(axis=0)
+    logs = np.abs(np.log(np.abs([G1 / G2, G1 / G3, G2 / G3])))
     return always(
         times=r.clock,
-        measured=logs,
+        measured=np.exp(logs.max(axis=0)),
         after=END * (1 - 1e-9),
-        at_most=1.0,
-        control=Control("a target and a random word", np.abs(np.log2(np.abs(G1 / r.G[:, 5])))),
+        at_most=1.5,
+        control=Control("a target and a random word", np.abs(G1 / r.G[:, 5])),
     )
 
 
@@ -332,7 +329,7 @@ def loss_constant(study) -> Measurement:
     return equal(
         predicted=theory.closed_law(r.n, r.L)["gamma2"],
         measured=line.slope,
-        rtol=0.04,
+        rtol=0.01,
         control=Control("of many samples, 1/17", theory.class_law(study.task).gamma2),
     )
 
@@ -342,14 +339,18 @@ def loss_rate(study) -> Measurement:
     r"""In phase 2 $\partial_t\hat L = -U\,\Theta(\hat L^2)$: $-\partial_t\hat L/(U\hat L^2)$ stays
     between 1/20 and 1/2."""
     r = record(study, WIDE)
-    rate = -np.gradient(r.loss, np.log(r.t + 1e-12)) / (r.t + 1e-12)
-    scaled = rate / (r.U * r.loss**2)
-    return always(
-        times=r.clock,
-        measured=np.abs(np.log10(np.maximum(scaled, 1e-9) * np.sqrt(40.0))),
-        after=END,
-        at_most=0.5,
-        control=Control("of the loss itself", np.abs(np.log10(scaled * r.loss * np.sqrt(40.0)))),
+    rate = -np.gradient(r.loss, r.t)[r.late] / r.U[r.late]
+    return every(
+        least=at_least(
+            bound=0.05,
+            measured=rate / r.loss[r.late] ** 2,
+            control=Control("over the loss", rate / r.loss[r.late]),
+        ),
+        largest=at_most(
+            bound=0.5,
+            measured=rate / r.loss[r.late] ** 2,
+            control=Control("over its cube", rate / r.loss[r.late] ** 3),
+        ),
     )
 
 
@@ -362,16 +363,16 @@ def neuron_sum_change(study) -> Measurement:
 
 @paper.claim("Lemma F.10", regime=phase_2, setting=AT)
 def neuron_sum_logarithm(study) -> Measurement:
-    r"""In phase 2 it grows by $O(\frac{m_1\log m\log t}{\sigma_1^2mm_1})$, at most like $\log^2t$
-    where values grow like $\log t$."""
+    r"""In phase 2 it grows by $O(\frac{m_1\log m\log t}{\sigma_1^2mm_1})$, at most like
+    $\log^2(t/T_1)$, as values grow like $\log t$."""
     r = record(study, WIDE)
     later = r.clock >= 4 * END
     return order(
         "O",
-        x=np.log(r.clock[later]),
+        x=np.log(r.clock[later] / END),
         y=(r.U - r.U[r.end])[later],
         power=2,
-        tol=0.4,
+        tol=0.2,
         toward="infinity",
         control=Control("1/loss", measured=1 / r.loss[later]),
     )
@@ -438,7 +439,7 @@ def value_product_signs(study) -> Measurement:
         times=r.clock,
         measured=np.min(signed, axis=0) / scale,
         after=END * (1 - 1e-9),
-        at_least=0.01,
+        at_least=0.3,
         control=Control("of the common word with itself, taken to fall", -d[:, 2, 2] / scale),
     )
 
@@ -448,8 +449,8 @@ def value_product_signs(study) -> Measurement:
 
 @paper.claim("Lemma F.14 (rate)", regime=phase_2, setting=SETTING)
 def random_rates(study) -> Measurement:
-    r"""In phase 2 a random word has $|\partial_tG(\mu)| \le O(\frac{1}{n}\hat L\sigma_1^2mm_1) + \tilde
-    O(\hat Lm_1(L(\sigma_0^2\sqrt m + 1/m) + \sigma_0^2m))$: the constant, at every width."""
+    r"""In phase 2 a random word has $|\partial_tG(\mu)| \le O(\frac{1}{n}\hat L\sigma_1^2mm_1) +
+    \tilde O(\hat Lm_1(L(\sigma_0^2\sqrt m + 1/m) + \sigma_0^2m))$: the constant, at every width."""
     runs = [record(study, m) for m in WIDTHS]
 
     def ratio(r: Record, words: slice) -> float:
@@ -466,23 +467,25 @@ def random_rates(study) -> Measurement:
 
 
 @paper.once
-def limit_values(study: Any, samples: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def limit_values(
+    study: Any, samples: int, length: int = 3
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """tau, G[time, word] and the words of each sample at infinite width, Assumption 2.3."""
-    ready = few(study, mode="infinite-width", samples=samples, until=LAST)
+    ready = few(study, mode="infinite-width", samples=samples, length=length, until=LAST)
     rows = ready.solution.trajectory
     return rows["time"].values, rows["value"].values, ready.sentences.token
 
 
-def random_total(study: Any, samples: int) -> np.ndarray:
+def random_total(study: Any, samples: int, length: int = 3) -> np.ndarray:
     """The largest sum of random words' values in a sample, at each time."""
-    _, G, token = limit_values(study, samples)
+    _, G, token = limit_values(study, samples, length)
     return np.abs(np.where(token > 2, G[:, token], 0.0).sum(axis=2)).max(axis=1)
 
 
-@paper.claim("Lemma F.14 (change)", regime=phase_2, setting="infinite width, L = 4, tau = 3e3")
+@paper.claim("Lemma F.14 (change)", regime=phase_2, setting="infinite width, L = 3, tau = 3e3")
 def random_change(study) -> Measurement:
-    r"""So through phase 2 $|G(\mu) - G^{(T_1)}(\mu)| \le \tilde O(\frac{1}{n} + \dots)$: the power of
-    $n$ at infinite width, where only that term is left."""
+    r"""So through phase 2 $|G(\mu) - G^{(T_1)}(\mu)| \le \tilde O(\frac{1}{n} + \dots)$: the power
+    of $n$ at infinite width, where only that term is left."""
 
     def change(n: int, words: slice) -> float:
         t, G, _ = limit_values(study, n)
@@ -499,10 +502,10 @@ def random_change(study) -> Measurement:
     )
 
 
-@paper.claim("Cor F.15", regime=phase_2, setting="infinite width, L = 4, tau = 3e3")
+@paper.claim("Cor F.15", regime=phase_2, setting="infinite width, L = 3, tau = 3e3")
 def random_words_stay(study) -> Measurement:
-    r"""In phase 2 the random words of a sample add up to $O(1)$: they fall with $n$, which Condition 1
-    lets grow with the logarithm of the time."""
+    r"""In phase 2 the random words of a sample add up to $O(1)$: they fall with $n$, which Condition
+    1 lets grow with the logarithm of the time."""
     return order(
         "O",
         over=SAMPLES,
@@ -521,13 +524,13 @@ def random_words_stay(study) -> Measurement:
 def random_words_grow(study) -> Measurement:
     r"""At fixed $n$ no bound is uniform in $t$: the total of a sample with one target grows like
     $(L-2)\frac{6s}{n\gamma^2}\ln t$, $s$ the share of its class in the limit."""
-    t = limit_values(study, 36)[0]
+    t = limit_values(study, 36, 4)[0]
     last = t >= LAST / 30
     law = theory.closed_law(36, 4)
     words = few(study, samples=36)
     return equal(
         predicted=2 * 6 * law["share"] / (36 * law["gamma2"]),
-        measured=fit_line(np.log(t[last]), random_total(study, 36)[last]).slope,
+        measured=fit_line(np.log(t[last]), random_total(study, 36, 4)[last]).slope,
         rtol=0.02,
         control=Control(
             "of a sample with both targets",
@@ -568,7 +571,7 @@ def score_signs(study) -> Measurement:
         times=r.clock,
         measured=np.min(signed, axis=0) / unit,
         after=END * (1 - 1e-9),
-        at_least=0.1,
+        at_least=0.3,
         control=Control("of the common word for itself, taken to fall", -r.dS[:, 2, 2] / unit),
     )
 
@@ -590,7 +593,7 @@ def random_score_change(study) -> Measurement:
     O(\frac{\sigma_0^2m}{n\sqrt mL\sigma_1^2mm_1} + \frac{\sigma_0^2\sqrt m}{\sqrt
     m\sigma_1^2mm_1})$.
 
-    Measured: the constant, with $\log^2$ of the time as the logarithms, either way round."""
+    Measured: the constant, with $\ln^2$ of the time as the logarithms, either way round."""
     runs = [record(study, m) for m in WIDTHS]
 
     def ratio(r: Record, first: slice) -> float:
@@ -600,28 +603,37 @@ def random_score_change(study) -> Measurement:
         return max(largest(change[first, :3]), largest(change[:3, first])) / bound
 
     return at_most(
-        bound=1.0,
+        bound=8.0,
         measured=[ratio(r, slice(3, None)) for r in runs],
         control=Control("relevant words", [ratio(r, slice(3)) for r in runs]),
     )
 
 
 def attention_rate(r: Record, key: int) -> float:
-    """How fast a word of I1 gains or loses the first target's attention at the end, over L."""
+    """How fast a word of I1 gains or loses the first target's attention, over the loss."""
     return float(np.abs(r.dp[-1, r.kind == 0, key, 0]).mean() / r.loss[-1])
 
 
-@paper.claim("Cor F.17 (rates)", regime=phase_2, setting=SETTING)
+@paper.claim("Cor F.17 (rates)", regime=phase_2, setting="n = 18, L = 3, m1 = 16, t = 4 T1")
 def softmax_rates(study) -> Measurement:
-    r"""In phase 2 the attention of one target on the other grows at $\frac{1}{\sqrt m}\tilde\Theta(\hat
-    L\sigma_0^2m)\frac{1}{L^2}$, that on the common word falls at it."""
+    r"""In phase 2 the attention of one target on the other grows at $\frac{1}{\sqrt m}\tilde
+    \Theta(\hat L\sigma_0^2m)\frac{1}{L^2}$, that on the common word falls at it."""
+
+    runs = [record(study, m, 4 * END, samples=18, length=3) for m in WIDTHS]
+    scores = [float(np.abs(r.dS[-1, 1, 0]) / r.loss[-1]) for r in runs]
+
+    def one(key: int, power: float) -> Measurement:
+        return order(
+            "Theta",
+            x=WIDTHS,
+            y=[attention_rate(r, key) for r in runs],
+            power=power,
+            toward="infinity",
+            control=Control("scores", measured=scores),
+        )
 
     def both(power: float) -> Measurement:
-        other = ("the rates of scores", lambda r: np.abs(r.dS[-1, 1, 0]) / r.loss[-1])
-        return every(
-            target=in_width("Theta", study, lambda r: attention_rate(r, 1), power, other),
-            common=in_width("Theta", study, lambda r: attention_rate(r, 2), power, other),
-        )
+        return every(target=one(1, power), common=one(2, power))
 
     return corrected(
         printed=both(-0.5),
@@ -645,7 +657,7 @@ def softmax_signs(study) -> Measurement:
         times=r.clock,
         measured=np.min(signed, axis=0) / unit,
         after=END * (1 - 1e-9),
-        at_least=0.1,
+        at_least=0.3,
         control=Control("of the common word on itself, taken to fall", -p[:, 2, 2] / unit),
     )
 
@@ -667,8 +679,8 @@ def softmax_random(study) -> Measurement:
 
 @paper.claim("Cor F.17 (change)", regime=phase_2, setting=SETTING)
 def softmax_stays(study) -> Measurement:
-    r"""All through phase 2 attention stays within $O(1/L^2)$ of its start: below $10^{-3}/L^2$ at every
-    width."""
+    r"""All through phase 2 attention stays within $O(1/L^2)$ of its start: below $10^{-3}/L^2$ at
+    every width."""
     runs = [record(study, m) for m in WIDTHS]
     loud = [record(study, 256, END, k0=k0, length=3) for k0 in (30.0,)]
 
@@ -684,8 +696,8 @@ def softmax_stays(study) -> Measurement:
 
 @paper.claim("Cor F.18", regime=phase_2, setting=SETTING)
 def attention_hardly_helps(study) -> Measurement:
-    r"""In phase 2 $\max_i|\sum_{l_1,l_2}G(X_{l_2})\partial_tp_{l_1,l_2}|$ over the sum of neurons is at
-    most $o(1)\frac{1}{n}\sum_ig_i$: it falls at least like $1/m$."""
+    r"""In phase 2 $\max_i|\sum_{l_1,l_2}G(X_{l_2})\partial_tp_{l_1,l_2}|$ over the sum of neurons is
+    at most $o(1)\frac{1}{n}\sum_ig_i$: it falls at least like $1/m$."""
 
     def part(r: Record) -> float:
         moving = np.abs(np.einsum("tik,tikl->ti", r.G[:, r.token], r.dp)).max(axis=1)
@@ -721,8 +733,8 @@ def small_loss(study) -> Measurement:
 
 @paper.claim("Thm F.20 (1/m)", regime=phase_2, setting="m = 256, n = 36, L = 4")
 def small_loss_inside_the_box(study) -> Measurement:
-    r"""With poly$(m) = m$: from $T_1$ until $\hat L = 1/m$ every condition of Def. F.1 holds, with the
-    constants of Lemma F.3."""
+    r"""With poly$(m) = m$: from $T_1$ until $\hat L = 1/m$ every condition of Def. F.1 holds, with
+    the constants of Lemma F.3."""
     r = record(study, 256)
     reached = int(np.argmax(r.loss <= 1 / r.dim)) or len(r.t) - 1
     return every(
