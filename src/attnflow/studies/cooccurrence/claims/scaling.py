@@ -128,8 +128,9 @@ class Record:
     def phi(self) -> Float[np.ndarray, "time word"]:
         """(1/n) sum of g y times the attention on the word."""
         each = (self.g * self.y / self.n)[:, :, None] * self.p.sum(axis=3)
+        where: Any = (slice(None), self.token)
         found = np.zeros_like(self.G)
-        np.add.at(found, (slice(None), self.token), each)
+        np.add.at(found, where, each)
         return found
 
     @cached_property
@@ -163,7 +164,8 @@ class Record:
         gap = values[..., None] - np.einsum("tikl,tik->til", self.p, values)[:, :, None, :]
         each = (self.g * self.y)[:, :, None, None] * self.p * gap
         found, x = np.zeros_like(self.S), self.token
-        np.add.at(found, (slice(None), x[:, :, None], x[:, None, :]), each)
+        where: Any = (slice(None), x[:, :, None], x[:, None, :])
+        np.add.at(found, where, each)
         return found / (self.n * np.sqrt(self.dim))
 
     @cached_property
@@ -249,8 +251,7 @@ def _record(ready: Any, a: Any, t: np.ndarray, found: dict[str, Any]) -> Record:
     return Record(t, U, P=P, NN=NN, a=a, **found, **words, **scales)
 
 
-def _product(group: str, *blocks: str) -> Any:
-    key = blocks if len(blocks) > 1 else blocks[0]
+def _product(group: str, key: Any) -> Any:
     return lambda state: state["gram"][group][key]
 
 
@@ -258,10 +259,10 @@ _PRODUCTS = {
     "U": lambda state: state["gram"]["value"]["u"][0, 0],
     "G": lambda state: state["gram"]["value"]["u", "V"][0],
     "Nu": lambda state: state["gram"]["value"]["u", "N"][0],
-    "NV": _product("value", "N", "V"),
+    "NV": _product("value", ("N", "V")),
     "N": _product("value", "N"),
     "VV": _product("value", "V"),
-    "S": _product("attention", "K", "Q"),
+    "S": _product("attention", ("K", "Q")),
     "KK": _product("attention", "K"),
     "QQ": _product("attention", "Q"),
 }
