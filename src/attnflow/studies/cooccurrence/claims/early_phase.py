@@ -462,7 +462,7 @@ def small_model(study: Any) -> tuple[Any, Any]:
     return ready.initialisation.model(ready.config.words, 6, 5, 3), ready.sentences
 
 
-@paper.claim("Thm E.14", part="proof-step")
+@paper.claim("Theorem E.14", part="proof-step")
 def growth_of_a_neuron(study) -> Measurement:
     r"""$\partial_t a_jw_jW_V\mu = (\|w_j\|^2 + \|v(\mu)\|^2)\frac{1}{n}\sum_{i:\mu\in X}
     g_iy_i\sum_lp_{q_l,k_\mu} + \epsilon$, with $\epsilon$ the other neurons' and the other words'
@@ -506,7 +506,7 @@ def slow_output(theta: Any, x: np.ndarray) -> tuple[np.ndarray, float]:
     return p, float((theta.a @ theta.W @ theta.WV[:, x] @ p).sum())
 
 
-@paper.claim("Thm E.14", regime=phase_1, setting=SETTING)
+@paper.claim("Theorem E.14", regime=phase_1, setting=SETTING)
 def growth_of_targets(study) -> Measurement:
     r"""In phase 1 a neuron's rate along a target is $\Theta((\sigma_0^2+\sigma_1^2)m)$ times the
     difference of gradients, up to $|\epsilon| \le \tilde O(L\sigma_0^2\sqrt m +
@@ -538,7 +538,7 @@ def growth_of_targets(study) -> Measurement:
     )
 
 
-@paper.claim("Thm E.15", regime=phase_1, setting=SETTING)
+@paper.claim("Theorem E.15", regime=phase_1, setting=SETTING)
 def growth_of_random_words(study) -> Measurement:
     r"""In phase 1 a random word's rates are $O(\frac{1}{n}(\sigma_0^2+\sigma_1^2)m) + \tilde
     O(\sigma_0^2L\sqrt m)$: with the constant 2, at every width."""
@@ -608,7 +608,7 @@ def takes_over(r: Record, C: float = 0.05) -> float:
     return float(r.clock[min(behind[-1] + 1, r.end) if len(behind) else 0])
 
 
-@paper.claim("Thm E.19 (lower)", regime=phase_1, setting=SETTING)
+@paper.claim("Theorem E.19 (lower)", regime=phase_1, setting=SETTING)
 def common_word_takes_over(study) -> Measurement:
     r"""From some $T_{0.5} < T_1$ on, $(1+C)\max(\partial_tG(\mu_1), \partial_tG(\mu_2)) \le
     -\partial_tG(\mu_3)$; here $C = .05$, and $T_{0.5}$ is the last crossing."""
@@ -622,7 +622,7 @@ def common_word_takes_over(study) -> Measurement:
     )
 
 
-@paper.claim("Thm E.19 (upper)", regime=phase_1, setting=SETTING)
+@paper.claim("Theorem E.19 (upper)", regime=phase_1, setting=SETTING)
 def common_word_below_both(study) -> Measurement:
     r"""For all $t \le T_1$, $-\partial_tG(\mu_3) \le (1-C)(\partial_tG(\mu_1) +
     \partial_tG(\mu_2))$; here $C = .25$."""
@@ -635,7 +635,7 @@ def common_word_below_both(study) -> Measurement:
     )
 
 
-@paper.claim("Thm E.19 (rates)", regime=phase_1, setting=SETTING)
+@paper.claim("Theorem E.19 (rates)", regime=phase_1, setting=SETTING)
 def target_rates_last(study) -> Measurement:
     r"""Between $T_{0.5}$ and $T_1$, $\partial_tG(\mu_1), \partial_tG(\mu_2) \ge
     \Omega((\sigma_0^2+\sigma_1^2)mm_1)$."""
@@ -791,7 +791,7 @@ def key_query_change(study) -> Measurement:
 # --- The box of Def. E.2 and the end of phase 1.
 
 
-@paper.claim("Thm E.26 (i)", regime=phase_1, setting="m = 4096, m1 = 4, 16, 64, L = 3")
+@paper.claim("Theorem E.26 (i)", regime=phase_1, setting="m = 4096, m1 = 4, 16, 64, L = 3")
 def box_of_targets(study) -> Measurement:
     r"""Up to $C_{T_1}/(\sigma_1^2mm_1)$ a neuron's product with a relevant word moves by at most
     $R = O(1/m_1)$."""
@@ -807,7 +807,7 @@ def box_of_targets(study) -> Measurement:
     )
 
 
-@paper.claim("Thm E.26 (ii)", regime=phase_1, setting=SETTING)
+@paper.claim("Theorem E.26 (ii)", regime=phase_1, setting=SETTING)
 def box_of_random_words(study) -> Measurement:
     r"""Up to then its product with a random word moves by at most $O(R/n + R/\sqrt m)$.
 
@@ -825,20 +825,20 @@ def box_of_random_words(study) -> Measurement:
     )
 
 
-@paper.claim("Thm E.26 (iii)", regime=phase_1, setting=SETTING)
+@paper.claim("Theorem E.26 (iii)", regime=phase_1, setting=SETTING)
 def box_of_scores(study) -> Measurement:
     r"""Up to then scores move by at most $R_S \le O(\frac{1}{m\sqrt m})$."""
     return in_width("O", study, lambda r: largest(r.change("S")[r.early]), -1.5, change_of("VV"))
 
 
-@paper.claim("Thm E.26 (iv)", regime=phase_1, setting=SETTING)
+@paper.claim("Theorem E.26 (iv)", regime=phase_1, setting=SETTING)
 def box_of_queries(study) -> Measurement:
     r"""Up to then the products of queries move by at most $R_Q \le \tilde O(\sigma_0^2\sqrt m)$,
     which is $m^{-1/2}$ here; they move by far less."""
     return in_width("O", study, lambda r: largest(r.change("QQ")[r.early]), -0.5, change_of("G"))
 
 
-@paper.claim("Thm E.26 (v)", regime=phase_1, setting=SETTING)
+@paper.claim("Theorem E.26 (v)", regime=phase_1, setting=SETTING)
 def box_of_keys(study) -> Measurement:
     r"""Up to then the products of keys move by at most $R_K \le \tilde O(\sigma_0^2\sqrt m)$."""
     return in_width("O", study, lambda r: largest(r.change("KK")[r.early]), -0.5, change_of("G"))
@@ -853,7 +853,7 @@ def before(study: Any, of: Any) -> list[float]:
     return [float(of(r := record(study, m), int(np.argmax(r.clock >= 2.0)))) for m in WIDTHS]
 
 
-@paper.claim("Thm E.27 (margins)", regime=phase_1, setting=SETTING)
+@paper.claim("Theorem E.27 (margins)", regime=phase_1, setting=SETTING)
 def margins_at_the_end(study) -> Measurement:
     r"""At $T_1$, $y_iF_i = \Theta(1)$ for all samples: between .02 and 4 at every width."""
     least, most = (lambda r, k: r.margin[k].min()), (lambda r, k: r.margin[k].max())
@@ -872,7 +872,7 @@ def margins_at_the_end(study) -> Measurement:
     )
 
 
-@paper.claim("Thm E.27 (values)", regime=phase_1, setting=SETTING)
+@paper.claim("Theorem E.27 (values)", regime=phase_1, setting=SETTING)
 def values_at_the_end(study) -> Measurement:
     r"""At $T_1$, $G(\mu_1)$, $G(\mu_2)$ and $-G(\mu_3)$ are $\Theta(1)$: no power of $m$."""
 
@@ -883,10 +883,10 @@ def values_at_the_end(study) -> Measurement:
     return every(first=of(0, 1.0), second=of(1, 1.0), common=of(2, -1.0))
 
 
-@paper.claim("Thm E.27 (random words)", regime=phase_1, setting=SETTING)
+@paper.claim("Theorem E.27 (random words)", regime=phase_1, setting=SETTING)
 def random_words_at_the_end(study) -> Measurement:
     r"""At $T_1$ every random word has $G(\mu) = \tilde O(\sigma_0\sigma_1\sqrt{mm_1})$, which does
-    not depend on $m$ here; the constant also holds the growth of Thm E.15, of order $1/n$."""
+    not depend on $m$ here; the constant also holds the growth of Theorem E.15, of order $1/n$."""
     return in_width(
         "O",
         study,
@@ -896,14 +896,14 @@ def random_words_at_the_end(study) -> Measurement:
     )
 
 
-@paper.claim("Thm E.27 (neurons)", regime=phase_1, setting=SETTING)
+@paper.claim("Theorem E.27 (neurons)", regime=phase_1, setting=SETTING)
 def neurons_at_the_end(study) -> Measurement:
     r"""At $T_1$, $\sum_{j_1,j_2}\langle a_{j_1}w_{j_1}, a_{j_2}w_{j_2}\rangle =
     \Theta(\sigma_1^2mm_1)$."""
     return in_width("Theta", study, lambda r: float(r.U[r.end]), 1.0, change_of("G"), 0.1)
 
 
-@paper.claim("Thm E.28 (T1)", regime=phase_1, setting=SETTING)
+@paper.claim("Theorem E.28 (T1)", regime=phase_1, setting=SETTING)
 def end_of_phase_one(study) -> Measurement:
     r"""Phase 1 ends at $T_1 = \tilde O(1/m)$: from then on every sample is right and
     $G(\mu_1), G(\mu_2) > 0 > G(\mu_3)$."""
@@ -916,7 +916,7 @@ def end_of_phase_one(study) -> Measurement:
     return in_width("O", study, lambda r: r.t[right(r)], -1.0, clock, 0.25)
 
 
-@paper.claim("Thm E.28 (values)", regime=phase_1, setting=SETTING)
+@paper.claim("Theorem E.28 (values)", regime=phase_1, setting=SETTING)
 def phase_one_values(study) -> Measurement:
     r"""At $T_1$, $G(\mu_1), G(\mu_2) \ge \Omega(1)$ and $G(\mu_3) \le -\Omega(1)$: at least 1/2
     in size at every width."""
@@ -928,7 +928,7 @@ def phase_one_values(study) -> Measurement:
     )
 
 
-@paper.claim("Thm E.28 (neuron products)", regime=phase_1, setting=SETTING)
+@paper.claim("Theorem E.28 (neuron products)", regime=phase_1, setting=SETTING)
 def phase_one_neurons(study) -> Measurement:
     r"""In phase 1 $|\langle w_{j_1}, w_{j_2}\rangle - \langle w_{j_1}^{(0)}, w_{j_2}^{(0)}\rangle|
     \le \tilde O(1/m)$, and that is their order."""
@@ -936,7 +936,7 @@ def phase_one_neurons(study) -> Measurement:
     return in_width("Theta", study, y, -1.0, change_of("S"))
 
 
-@paper.claim("Thm E.28 (value products)", regime=phase_1, setting=SETTING)
+@paper.claim("Theorem E.28 (value products)", regime=phase_1, setting=SETTING)
 def phase_one_value_products(study) -> Measurement:
     r"""In phase 1 $|\langle v(\mu), v(\nu)\rangle - \langle v^{(0)}(\mu), v^{(0)}(\nu)\rangle| \le
     \tilde O(1/m)$, and that is their order."""
@@ -944,7 +944,7 @@ def phase_one_value_products(study) -> Measurement:
     return in_width("Theta", study, y, -1.0, change_of("S"))
 
 
-@paper.claim("Thm E.28 (scores)", regime=phase_1, setting=SETTING)
+@paper.claim("Theorem E.28 (scores)", regime=phase_1, setting=SETTING)
 def phase_one_scores(study) -> Measurement:
     r"""In phase 1 scores change by $\tilde O(\frac{1}{m^{3/2}}(\frac{1}{L} + \frac{1}{\sqrt m}))$,
     and that is their order."""
@@ -952,21 +952,21 @@ def phase_one_scores(study) -> Measurement:
     return in_width("Theta", study, y, -1.5, change_of("VV"))
 
 
-@paper.claim("Thm E.28 (key products)", regime=phase_1, setting=SETTING)
+@paper.claim("Theorem E.28 (key products)", regime=phase_1, setting=SETTING)
 def phase_one_keys(study) -> Measurement:
     r"""In phase 1 the products of keys change by $\tilde O(1/m^2)$, and that is their order."""
     y = lambda r: largest(r.change("KK")[r.early])  # noqa: E731
     return in_width("Theta", study, y, -2.0, change_of("S"), 0.25)
 
 
-@paper.claim("Thm E.28 (query products)", regime=phase_1, setting=SETTING)
+@paper.claim("Theorem E.28 (query products)", regime=phase_1, setting=SETTING)
 def phase_one_queries(study) -> Measurement:
     r"""In phase 1 the products of queries change by $\tilde O(1/m^2)$, and that is their order."""
     y = lambda r: largest(r.change("QQ")[r.early])  # noqa: E731
     return in_width("Theta", study, y, -2.0, change_of("S"), 0.25)
 
 
-@paper.claim("Thm E.28 (loss)", regime=phase_1, setting=SETTING)
+@paper.claim("Theorem E.28 (loss)", regime=phase_1, setting=SETTING)
 def phase_one_loss(study) -> Measurement:
     r"""At $T_1$ the training loss is $\Theta(1)$: no power of $m$."""
     return in_width("Theta", study, lambda r: float(r.loss[r.end]), 0.0, change_of("VV"), 0.1)

@@ -308,7 +308,7 @@ def values_are_comparable(study) -> Measurement:
 # --- The loss.
 
 
-@paper.claim("Thm F.8", regime=phase_2, setting=SETTING)
+@paper.claim("Theorem F.8", regime=phase_2, setting=SETTING)
 def loss_law(study) -> Measurement:
     r"""In phase 2 $\hat L = 1/(\Theta(\sigma_1^2mm_1)(t - T_1) + 1/\hat L(T_1))$: the mean slope of
     $1/\hat L$ in $t$ is of that order."""
@@ -319,7 +319,9 @@ def loss_law(study) -> Measurement:
     return in_width("Theta", study, slope, 1.0, since("G"), 0.1)
 
 
-@paper.claim("Thm F.8", part="constant", regime=phase_2, setting="m = 16384, last third of log t")
+@paper.claim(
+    "Theorem F.8", part="constant", regime=phase_2, setting="m = 16384, last third of log t"
+)
 def loss_constant(study) -> Measurement:
     r"""The constant is that of the largest margin, $\hat L \to 1/(\gamma^2Ut)$: the slope of
     $1/\hat L$ on $\int U dt$, at $m$ so large that attention stands."""
@@ -334,7 +336,7 @@ def loss_constant(study) -> Measurement:
     )
 
 
-@paper.claim("Thm F.8", part="proof-step", regime=phase_2, setting=AT)
+@paper.claim("Theorem F.8", part="proof-step", regime=phase_2, setting=AT)
 def loss_rate(study) -> Measurement:
     r"""In phase 2 $\partial_t\hat L = -U\,\Theta(\hat L^2)$: $-\partial_t\hat L/(U\hat L^2)$ stays
     between 1/20 and 1/2."""
@@ -722,7 +724,7 @@ def key_query_change(study) -> Measurement:
     return every(keys=check("KK"), queries=check("QQ"))
 
 
-@paper.claim("Thm F.20")
+@paper.claim("Theorem F.20")
 def small_loss(study) -> Measurement:
     r"""$T^\star = \min\{t: \hat L = \Theta(1/\mathrm{poly}(m))\}$ lies in $[T_1, T_2]$."""
     return not_checkable(
@@ -731,7 +733,7 @@ def small_loss(study) -> Measurement:
     )
 
 
-@paper.claim("Thm F.20 (1/m)", regime=phase_2, setting="m = 256, n = 36, L = 4")
+@paper.claim("Theorem F.20 (1/m)", regime=phase_2, setting="m = 256, n = 36, L = 4")
 def small_loss_inside_the_box(study) -> Measurement:
     r"""With poly$(m) = m$: from $T_1$ until $\hat L = 1/m$ every condition of Def. F.1 holds, with
     the constants of Lemma F.3."""
