@@ -8,17 +8,10 @@ from importlib import import_module
 
 from attnflow.claims import Claim, claims_in
 
-SECTIONS = (
-    "population",  # Section 2
-    "theorems",  # 3
-    "lemmas",  # 4
-    "experiment",  # Appendix A
-    "gradients",  # B, C
-    "initial",  # D
-    # "early_phase",  # E
-    # "late_phase",  # F
-    # "concentration",  # G, H
-    "limits",  # beyond the paper
+SECTIONS: tuple[str, ...] = (
+    "early_phase",  # E
+    "late_phase",  # F
+    "concentration",  # G, H
 )
 """In the order of the paper, which is the order of the ledger."""
 
