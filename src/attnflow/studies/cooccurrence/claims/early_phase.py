@@ -928,6 +928,18 @@ def phase_one_values(study) -> Measurement:
     )
 
 
+@paper.claim("Theorem E.28 (margins)", regime=phase_1, setting=SETTING)
+def phase_one_margins(study) -> Measurement:
+    r"""At $T_1$ all training samples are right, $y_iF_i = \Omega(1)$: the mean of every class is at
+    least .3 at every width."""
+    means = lambda r, k: min(r.margin[k, r.kind == one].mean() for one in range(4))  # noqa: E731
+    return at_least(
+        bound=0.3,
+        measured=at_end(study, means),
+        control=Control("at 2/(s1^2 m m1)", before(study, means)),
+    )
+
+
 @paper.claim("Theorem E.28 (neuron products)", regime=phase_1, setting=SETTING)
 def phase_one_neurons(study) -> Measurement:
     r"""In phase 1 $|\langle w_{j_1}, w_{j_2}\rangle - \langle w_{j_1}^{(0)}, w_{j_2}^{(0)}\rangle|
