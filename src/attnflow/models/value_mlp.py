@@ -280,11 +280,7 @@ def gram_flow(
     return GramFlow(
         lambda grams: t.loss(values(grams), scores(grams)),
         {"value": {"u": 1, "V": d, **({"N": idle} if idle else {})}, "attention": {"K": d, "Q": d}},
-        rates={
-            "value.u": positive("rate", rate),
-            **({"value.N": 0.0} if idle else {}),
-            **({"attention": 0.0} if frozen else {}),
-        },
+        rates={"value.u": positive("rate", rate), **({"attention": 0.0} if frozen else {})},
         balanced=[("value.u", "value.V"), *([] if frozen else [("attention.K", "attention.Q")])],
         columns=with_neurons if idle else columns,
         gradient=gradient,
