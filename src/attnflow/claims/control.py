@@ -8,6 +8,7 @@ tells (`refuse_copies`), by the text of the claim otherwise (`made_from_the_resu
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import textwrap
 from collections.abc import Callable, Iterator
@@ -111,12 +112,7 @@ def made_from_the_result(measure: Callable[..., Any]) -> str:
 
 def _functions(measure: Callable[..., Any]) -> list[ast.FunctionDef]:
     """The syntax of a claim's function and of those of its module that it calls."""
-    try:
-        source = inspect.getsource(inspect.getmodule(measure) or measure)
-        tree = ast.parse(textwrap.dedent(source))
-    except (OSError, TypeError, SyntaxError):
-        return []
-    known = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
+    known = _text(inspect.getmodule(measure) or measure)
     found: dict[str, ast.FunctionDef] = {}
     todo = [getattr(measure, "__name__", "")]
     while todo:
@@ -125,6 +121,16 @@ def _functions(measure: Callable[..., Any]) -> list[ast.FunctionDef]:
             found[name] = known[name]
             todo += [n.id for n in ast.walk(known[name]) if isinstance(n, ast.Name)]
     return list(found.values())
+
+
+@functools.lru_cache(maxsize=32)  # a module of fifty claims is read once, not fifty times
+def _text(module: Any) -> dict[str, ast.FunctionDef]:
+    """The functions of a module by name; none where there is no text."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(module)))
+    except (OSError, TypeError, SyntaxError):
+        return {}
+    return {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
 
 
 def _calls(function: ast.FunctionDef) -> Iterator[ast.Call]:

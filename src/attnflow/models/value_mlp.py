@@ -212,9 +212,6 @@ def weight_flow(sentences: Sentences, dim: int) -> Flow:
         out.a[:] = 0  # type: ignore[index]
         return out
 
-    def idle(theta: ValueMLP) -> Any:
-        return theta.W - theta.a[:, None] * (theta.a @ theta.W) / (theta.a @ theta.a)
-
     return Flow(
         loss,
         velocity=velocity,
@@ -222,7 +219,7 @@ def weight_flow(sentences: Sentences, dim: int) -> Flow:
         conserved={
             "key-query balance": lambda th: th.WK @ th.WK.T - th.WQ @ th.WQ.T,
             "neuron-value balance": lambda th: th.W.T @ th.W - th.WV @ th.WV.T,
-            "idle neurons": idle,
+            "idle neurons": idle_part,
         },
         host=True,
         name="attention and linear MLP, weights",
@@ -264,11 +261,15 @@ def reduced_flow(sentences: Sentences, dim: int, rate: float, frozen: bool = Fal
 
 
 @functools.lru_cache(maxsize=16)
-def gram_flow(sentences: Sentences, dim: int, rate: float, frozen: bool = False) -> GramFlow:
+def gram_flow(
+    sentences: Sentences, dim: int, rate: float, frozen: bool = False, idle: int = 0
+) -> GramFlow:
     """The closed system of `U = |u|^2`, G, VV, S, KK and QQ (Appendix C), at any width.
 
     Two groups of columns, `value` [u, V] and `attention` [K, Q]; u moves at the rate |a|^2. dim
-    enters only by sqrt m in the softmax. `project` takes a `ValueMLP` or a reduced state.
+    enters only by sqrt m in the softmax. `project` takes a `ValueMLP` or a reduced state. With
+    `idle` neurons the rows of `(I - aa'/|a|^2) W`, which stand still, are columns N of `value`:
+    the products of each neuron with itself, others and values follow from them.
     """
     t, d = tables(sentences, dim), sentences.vocab
 
@@ -278,10 +279,10 @@ def gram_flow(sentences: Sentences, dim: int, rate: float, frozen: bool = False)
 
     return GramFlow(
         lambda grams: t.loss(values(grams), scores(grams)),
-        {"value": {"u": 1, "V": d}, "attention": {"K": d, "Q": d}},
+        {"value": {"u": 1, "V": d, **({"N": idle} if idle else {})}, "attention": {"K": d, "Q": d}},
         rates={"value.u": positive("rate", rate), **({"attention": 0.0} if frozen else {})},
         balanced=[("value.u", "value.V"), *([] if frozen else [("attention.K", "attention.Q")])],
-        columns=columns,
+        columns=with_neurons if idle else columns,
         gradient=gradient,
         name="attention and linear MLP, Gram",
     )
@@ -304,6 +305,17 @@ def columns(theta: ValueMLP | Params) -> dict[str, Any]:
         "value": {"u": state["u"][:, None], "V": state["WV"]},
         "attention": {"K": state["WK"], "Q": state["WQ"]},
     }
+
+
+def with_neurons(theta: ValueMLP) -> dict[str, Any]:
+    """The same with the part of each neuron that no training moves."""
+    found = columns(theta)
+    return {**found, "value": {**found["value"], "N": idle_part(theta).T}}
+
+
+def idle_part(theta: ValueMLP) -> Any:
+    """`(I - aa'/|a|^2) W`, which no training moves."""
+    return theta.W - theta.a[:, None] * (theta.a @ theta.W) / (theta.a @ theta.a)
 
 
 def bag_flow(
