@@ -9,7 +9,7 @@ from importlib import import_module
 from attnflow.claims import Claim, claims_in
 
 SECTIONS = (
-    "population",  # Section 2
+    # "population",  # Section 2
     "theorems",  # 3
     "lemmas",  # 4
     "experiment",  # Appendix A

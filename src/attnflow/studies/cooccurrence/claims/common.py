@@ -68,7 +68,7 @@ def enough_samples(config: Config) -> Regime:
 @condition
 def wide(config: Config) -> Regime:
     least = max(NEURONS, config.length**2)
-    return Regime(WIDTH >= least, f"Condition 1: m = {WIDTH} >= max(m1 = {NEURONS}, L^2) = {least}")
+    return Regime(least <= WIDTH, f"Condition 1: m = {WIDTH} >= max(m1 = {NEURONS}, L^2) = {least}")
 
 
 @condition
