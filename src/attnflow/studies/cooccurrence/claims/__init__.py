@@ -9,12 +9,13 @@ from importlib import import_module
 from attnflow.claims import Claim, claims_in
 
 SECTIONS = (
-    # "population",  # Section 2
+    "population",  # Section 2
     "theorems",  # 3
     "lemmas",  # 4
     "experiment",  # Appendix A
     "gradients",  # B, C
     "initial",  # D
+    "closures",  # beyond the paper
     # "early_phase",  # E
     # "late_phase",  # F
     # "concentration",  # G, H

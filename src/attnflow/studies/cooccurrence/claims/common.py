@@ -155,7 +155,7 @@ def family(study: Any, dim: int, until: float = 300.0) -> Run:
 def few(study: Any, **keys: Any) -> Any:
     """The study with few words, at Condition 1."""
     law = {"tokens": "distinct", "targets": 2, "proportions": ()}
-    return study.at(**PLAIN, **FEW, **law, **keys)
+    return study.at(**{**PLAIN, **FEW, **law, **keys})
 
 
 def solved(ready: Any) -> Run:

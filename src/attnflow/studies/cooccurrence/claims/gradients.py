@@ -366,7 +366,7 @@ def repeated_words(study) -> Measurement:
         bound=0.02,
         measured=error(repeats=True),
         control=Control("all words of a sample different", error(repeats=False)),
-        note="largest error of an entry over the largest entry: C.1, C.3, C.4 queries, keys, scores",
+        note="error over the largest entry: C.1, C.3, C.4 queries, keys, scores",
     )
 
 

@@ -6,7 +6,7 @@ place, and derivatives are complex steps, which have no cancellation.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -21,12 +21,20 @@ DIM, NEURONS = 4, 3
 BLOCKS = ("W", "WV", "WK", "WQ")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Point:
-    """Random weights of order one, and a few sentences."""
+    """Weights, and a few sentences."""
 
-    sentences: Sentences = field(repr=False)
-    seed: int
+    sentences: Sentences
+    model: ValueMLP
+
+    @classmethod
+    def random(cls, sentences: Sentences, seed: int) -> Point:
+        """Weights of order one, a = +-1."""
+        rng, d = np.random.default_rng(seed), sentences.vocab
+        shapes = ((NEURONS, DIM), (DIM, d), (DIM, d), (DIM, d))
+        weights = [rng.standard_normal(shape) for shape in shapes]
+        return cls(sentences, ValueMLP(*weights, rng.permutation([1.0, -1.0, 1.0])))
 
     @cached_property
     def repeated(self) -> Point:
@@ -34,14 +42,7 @@ class Point:
         token = self.sentences.token.copy()
         none = self.sentences.kind == 2**self.sentences.targets - 1
         token[none, -2] = token[none, -1]
-        return Point(replace(self.sentences, token=token), self.seed)
-
-    @cached_property
-    def model(self) -> ValueMLP:
-        rng, d = np.random.default_rng(self.seed), self.sentences.vocab
-        shapes = ((NEURONS, DIM), (DIM, d), (DIM, d), (DIM, d), (NEURONS,))
-        *weights, a = (rng.standard_normal(s) for s in shapes)
-        return ValueMLP(*weights, np.sign(a) + 0.0)
+        return Point(replace(self.sentences, token=token), self.model)
 
     @cached_property
     def X(self) -> np.ndarray:
@@ -107,7 +108,7 @@ def points(study: Any) -> list[Point]:
     c = study.config
     law = WordCooccurrence(c.length, c.targets + 2, c.targets)
     law = WordCooccurrence(c.length, law.needed(law.step, "distinct"), c.targets)
-    return [Point(law.training(law.step, "distinct", seed), seed) for seed in SEEDS]
+    return [Point.random(law.training(law.step, "distinct", seed), seed) for seed in SEEDS]
 
 
 def all_points(study: Any) -> list[Point]:
