@@ -37,7 +37,7 @@ TIGHT = 1e-12
 NAMES = ("U", "G", "VV", "S", "KK", "QQ")
 
 
-def written_out(th: ValueMLP) -> dict[str, np.ndarray]:
+def written_out(th: ValueMLP) -> dict[str, Any]:
     """U, G, VV, S, KK and QQ of weights, from their definitions."""
     u = th.a @ th.W
     pairs = {"VV": (th.WV, th.WV), "S": (th.WK, th.WQ), "KK": (th.WK, th.WK), "QQ": (th.WQ, th.WQ)}
@@ -256,7 +256,7 @@ def what_a_run_observes(study) -> Measurement:
     kinds = [X.kind == c for c in range(len(task.classes))]
     first = points(study)[1].model
 
-    def by_hand(weights: ValueMLP) -> dict[str, np.ndarray]:
+    def by_hand(weights: ValueMLP) -> dict[str, Any]:
         u = weights.a @ weights.W
         there = Point(X, weights)
         G_rate = weights.a @ (there.moved["W"] @ weights.WV + weights.W @ there.moved["WV"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from attnflow.claims import Claim, Control, Measurement, at_least, every, identi
 from attnflow.studies.cooccurrence.claims.literal import Point, all_points, points
 from attnflow.studies.cooccurrence.paper import paper
 
-Formula = Callable[[Point], np.ndarray]
+Formula = Callable[[Point], Any]
 
 
 def places(at: Point) -> Iterator[tuple[float, np.ndarray, np.ndarray, np.ndarray]]:
@@ -32,7 +33,7 @@ def _row(
     measured: Formula,
     name: str,
     other: Formula | None = None,
-    **keys: str,
+    **keys: Any,
 ) -> Claim:
     """A printed formula against complex steps; without `other` the control repeats a word."""
 
@@ -152,7 +153,7 @@ def equation_6(at: Point, own: bool = True) -> np.ndarray:
     return found
 
 
-def equation_7(at: Point, halves: tuple[bool, bool] = (True, True)) -> np.ndarray:
+def equation_7(at: Point, halves: tuple[bool, bool] = (True, True)) -> Any:
     """`[nu, mu]`: key nu, query mu."""
     th = at.model
     return halves[0] * th.WK.T @ query_update(at) + halves[1] * (th.WQ.T @ key_update(at)).T
@@ -415,14 +416,14 @@ def sub_network(study) -> Measurement:
     a_j\frac{\partial w_j}{\partial t}W_V\mu$: the part of the values and the part of the neurons
     are the two sums of its last line."""
 
-    def part(at: Point, which: str) -> np.ndarray:
+    def part(at: Point, which: str) -> Any:
         th = at.model
         mass = sum(gy * X @ p for gy, X, p, _ in places(at))
         return neurons(at) @ neurons(at) * mass if which == "WV" else len(th.a) * th.WV.T @ (
             th.WV @ mass
         )  # fmt: skip
 
-    def measured(at: Point, which: str) -> np.ndarray:
+    def measured(at: Point, which: str) -> Any:
         th = at.model
         return neurons(at) @ at.moved["WV"] if which == "WV" else th.a @ at.moved["W"] @ th.WV
 

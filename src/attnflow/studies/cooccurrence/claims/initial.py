@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 from scipy.stats import binom
@@ -58,7 +59,7 @@ def draws(study) -> list[ValueMLP]:
     return [drawn(init, c.words, c.dim, c.neurons, c.seed + i) for i in range(DRAWS)]
 
 
-def off(gram: np.ndarray) -> float:
+def off(gram: Any) -> float:
     """The largest entry beside the diagonal."""
     return float(np.abs(gram - np.diag(np.diag(gram))).max())
 

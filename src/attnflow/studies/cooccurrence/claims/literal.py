@@ -33,8 +33,8 @@ class Point:
         """Weights of order one, a = +-1."""
         rng, d = np.random.default_rng(seed), sentences.vocab
         shapes = ((NEURONS, DIM), (DIM, d), (DIM, d), (DIM, d))
-        weights = [rng.standard_normal(shape) for shape in shapes]
-        return cls(sentences, ValueMLP(*weights, rng.permutation([1.0, -1.0, 1.0])))
+        W, WV, WK, WQ = (rng.standard_normal(shape) for shape in shapes)
+        return cls(sentences, ValueMLP(W, WV, WK, WQ, rng.permutation([1.0, -1.0, 1.0])))
 
     @cached_property
     def repeated(self) -> Point:

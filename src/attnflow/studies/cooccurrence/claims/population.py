@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
+from collections import Counter, defaultdict
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +29,7 @@ def small_law(study) -> WordCooccurrence:
 
 def written_out(law: WordCooccurrence, even: bool = False) -> dict[tuple[int, ...], float]:
     """The probability of every multiset of words, from all orders of independent draws."""
-    k, found = law.targets, Counter()
+    k, found = law.targets, defaultdict(float)
     for size in range(k + 1):
         for subset in itertools.combinations(range(k), size):
             chance = float(law.law[law.classes.index(subset)])
@@ -368,7 +369,7 @@ def readings_of_kaiming(study) -> Measurement:
         "kaiming-output": (2 / d, 2 / m, 1.0, np.inf),
     }
 
-    def drawn(name: str) -> list[float]:
+    def drawn(name: str) -> list[Any]:
         init = initialisation(name, vocab=d, dim=m, neurons=m1, length=study.config.length)
         th, few = init.model(d, m, m1, 1), init.draw(d, m, m1, 2)
         U = few["u"] @ few["u"] / (m * float(few["rate"]))

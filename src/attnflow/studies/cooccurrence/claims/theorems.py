@@ -269,7 +269,7 @@ def generalisation(study) -> Measurement:
     r"""The generalisation loss falls like the training loss, once there are enough samples for the
     length; $n \ge \tilde\Omega(L^2)$ is such a condition, but a constant decides: below the
     threshold the error stays."""
-    safe = theory.safe_samples(inside(study).at(length=3, samples=60, vocab=0).task)
+    safe = theory.safe_samples(inside(study).at(length=3, samples=60, vocab=0).task) or 0
 
     def falls(samples: int) -> float:
         """By how much the population loss falls over two decades of time."""
