@@ -164,8 +164,12 @@ def score_scale(s0: float, dim: int, length: int, U: float, gamma2: float, tau: 
 
 
 def norm_growth(rate: float, gamma2: float, U: float, loss: float) -> float:
-    """By how much U has grown, relative: `|a|^2 ln^2(1/loss) / (gamma^2 U)`."""
-    return rate * np.log(1 / loss) ** 2 / (gamma2 * U)
+    """By how much U has grown, relative: `|a|^2 ln^2(1/loss) / (gamma^2 U^2)`.
+
+    By eq. (5) `dU/dt = 2 |a|^2 sum_i g_i y_i F_i / n`, where the mean of g tends to the loss and
+    every support vector's margin to ln(1/loss).
+    """
+    return rate * np.log(1 / loss) ** 2 / (gamma2 * U**2)
 
 
 # --- Many samples: two numbers.

@@ -8,10 +8,18 @@ from importlib import import_module
 
 from attnflow.claims import Claim, claims_in
 
-SECTIONS: tuple[str, ...] = (
+SECTIONS = (
+    "population",  # Section 2
+    "theorems",  # 3
+    "lemmas",  # 4
+    "experiment",  # Appendix A
+    "gradients",  # B, C
+    "initial",  # D
+    "closures",  # beyond the paper
     "early_phase",  # E
     "late_phase",  # F
     "concentration",  # G, H
+    "limits",  # beyond the paper
 )
 """In the order of the paper, which is the order of the ledger."""
 

@@ -108,6 +108,8 @@ class Run:
     tau: np.ndarray
     times: dict[str, float]
     """T0.5, T1 (by class means), T1_all and T1_G in tau."""
+    stages: dict[str, float]
+    """When each stage begins, in tau."""
     unit: float
     """tau of one unit of time, `U0 + |a|^2 s0^2 m`."""
     s0: float
@@ -165,6 +167,7 @@ def solved(ready: Any) -> Run:
         rows=rows,
         tau=rows["time"].values * ready.tau,
         times=ready.times(),
+        stages={s.name: s.time * ready.tau for s in ready.stages(rows)},
         unit=ready.tau,
         s0=init.s0,
         s1=init.s1,

@@ -1,0 +1,486 @@
+"""Beyond the paper: the constants of late time, many samples, infinite width, idle attention."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+
+from attnflow.claims import Control, Measurement, at_least, at_most, equal, every, order
+from attnflow.studies.cooccurrence import theory
+from attnflow.studies.cooccurrence.claims.common import (
+    Run,
+    all_different,
+    few,
+    in_regime,
+    inside,
+    phase_2,
+    solved,
+)
+from attnflow.studies.cooccurrence.paper import paper
+from attnflow.tasks.cooccurrence import WordCooccurrence
+
+LONG = 1e6
+
+
+def nearest_point(K: np.ndarray) -> tuple[float, np.ndarray]:
+    """The smallest `a'K a` over convex weights a, by trying every support: (value, weights)."""
+    best, weights = np.inf, np.zeros(len(K))
+    for size in range(1, len(K) + 1):
+        for support in itertools.combinations(range(len(K)), size):
+            at = list(support)
+            solved = np.linalg.lstsq(K[np.ix_(at, at)], np.ones(size), rcond=None)[0]
+            if solved.sum() > 0 and (solved >= -1e-12).all():
+                a = np.zeros(len(K))
+                a[at] = solved / solved.sum()
+                if a @ K @ a < best - 1e-14:
+                    best, weights = float(a @ K @ a), a
+    return best, weights
+
+
+def class_grams(targets: int, length: int, counts: np.ndarray) -> np.ndarray:
+    """Inner products of signed mean sentences of two classes: common words, and their own."""
+    classes = [
+        s for size in range(targets, -1, -1) for s in itertools.combinations(range(targets), size)
+    ]
+    y = [1.0] + [-1.0] * (len(classes) - 1)
+    return np.array([
+        [
+            y[i] * y[j] * (1 + len(set(a) & set(b)))
+            + (i == j) * (length - 1 - len(a)) / counts[i]
+            for j, b in enumerate(classes)
+        ]
+        for i, a in enumerate(classes)
+    ])  # fmt: skip
+
+
+def sizes(n: float, targets: int = 2) -> np.ndarray:
+    """The default classes of n samples."""
+    rest = 2**targets - 1
+    return np.array([n / 2, *[n / (2 * rest)] * rest])
+
+
+def by_hand(n: float, L: int) -> dict[str, Any]:
+    """The limit of late time for two targets, from the classes' Gram matrix alone."""
+    gamma2, a = nearest_point(class_grams(2, L, sizes(n)))
+    w1, w3 = (a[0] - a[1]) / gamma2, (a[0] - a[1:].sum()) / gamma2
+    irrelevant = np.array([1.0, -1.0, -1.0, -1.0]) * a / (sizes(n) * gamma2)
+    relevant = [2 * w1 + w3, w1 + w3, w1 + w3, w3]
+    worst = []
+    for c, (base, free) in enumerate(zip(relevant, (L - 3, L - 2, L - 2, L - 1), strict=True)):
+        way = 1.0 if c == 0 else -1.0
+        kinds = itertools.combinations_with_replacement(irrelevant, free)
+        worst.append(min(way * (base + sum(kind)) for kind in kinds))
+    return {"gamma2": gamma2, "r": -w3 / w1, "shares": a, "worst": min(worst), "w": (w1, w3)}
+
+
+@paper.claim("ours: max-margin law")
+def max_margin_law(study) -> Measurement:
+    r"""$\gamma^2$, $R^*$, the gradients' shares and $w$ of the limit of late time solve the
+    max-margin problem of the bags of words, for any proportions and targets: one variable per class
+    or per sample, and by trying every set of support vectors."""
+    task, n = study.task, 2 * study.task.step
+    law = WordCooccurrence(task.length, task.needed(n, "distinct"), task.targets, task.proportions)
+    told = theory.class_law(law, n), theory.sample_law(law.training(n))
+    K = class_grams(task.targets, task.length, np.array([float(p) * n for p in law.law]))
+    gamma2, a = nearest_point(K)
+    common = (a[0] - a[1:].sum()) / gamma2
+
+    def numbers(found: theory.MarginLaw) -> list[float]:
+        return [found.gamma2, found.relevant[-1], *found.shares]
+
+    other = theory.class_law(law, 2 * n)
+    return every(
+        classes=equal(
+            predicted=numbers(told[0]),
+            measured=[gamma2, common, *a],
+            rtol=1e-7,
+            control=Control("twice as many samples", numbers(other)),
+        ),
+        samples=equal(
+            predicted=numbers(told[1]),
+            measured=[gamma2, common, *a],
+            rtol=1e-6,
+            control=Control("twice as many samples", numbers(other)),
+        ),
+        certificate=at_most(
+            bound=1e-9,
+            measured=[told[0].gap, told[1].gap],
+            control=Control("one against the other's margin", [abs(other.gamma2 / gamma2 - 1)] * 2),
+        ),
+    )
+
+
+@paper.claim("ours: closed law")
+def closed_law(study) -> Measurement:
+    r"""For two targets with shares 1/2 and 1/6: $\gamma^2 = 3 + e_1 -
+    \frac{(10+2e_1)^2}{34+4e_1+e_2}$, $R^* = \frac{4s-1}{1-3s}$, $s = \frac{10+2e_1}{34+4e_1+e_2}$
+    with $e_1 = 2(L-3)/n$ and $e_2 =
+    12(L-2)/n$; 0.12160612 and 1.26866 at n = 60, L = 5."""
+    points = [(60, 5), (120, 5), (240, 8), (48, 3)]
+
+    def told(n: int, L: int) -> list[float]:
+        found = theory.closed_law(n, L)
+        return [found["gamma2"], found["r_star"], found["share"], found["w3"]]
+
+    def exact(n: int, L: int) -> list[float]:
+        found = by_hand(n, L)
+        return [found["gamma2"], found["r"], found["shares"][1], -found["w"][1]]
+
+    return equal(
+        predicted=[told(*p) for p in points],
+        measured=[exact(*p) for p in points],
+        rtol=1e-10,
+        control=Control("one word more", [told(n, L + 1) for n, L in points]),
+    )
+
+
+@paper.claim("ours: late time", regime=all_different, setting="infinite width, tau = 1e6")
+def late_time(study) -> Measurement:
+    r"""At infinite width the loss is $1/(\gamma^2\tau)$, the gradients' shares are the dual
+    weights, $R$ tends to $R^*$ and $G$ to $w\ln\tau$: all that the paper leaves as $\Theta$."""
+    c = study.config
+    keys = {"init": "condition", "output": 0.0, "attention": "trained", "rate": 0.01}
+    ready = study.at(**keys, mode="infinite-width", until=LONG)
+    law, rows = theory.class_law(ready.task, c.samples), ready.solution.trajectory
+    half = theory.class_law(ready.task, 2 * c.samples)
+    tau, loss, S = (rows[n].values for n in ("time", "loss", "gradient_sum"))
+    last = tau >= LONG / 10
+    slope = np.polyfit(tau[last], 1 / loss[last], 1)[0]
+    G = rows["value"].values[:, : c.targets + 1]
+    i = np.flatnonzero(last)[0]
+    growth = (G[-1] - G[i]) / np.log(tau[-1] / tau[i])
+    return every(
+        slope=equal(
+            predicted=law.gamma2,
+            measured=slope,
+            rtol=0.01,
+            control=Control("twice as many samples", half.gamma2),
+        ),
+        recorded=equal(
+            predicted=ready.slope(rows),
+            measured=slope,
+            rtol=1e-6,
+            control=Control("on all rows", np.polyfit(tau, 1 / loss, 1)[0]),
+        ),
+        shares=equal(
+            predicted=law.shares,
+            measured=S[-1] / S[-1].sum(),
+            rtol=0.02,
+            control=Control("at the start", S[0] / S[0].sum()),
+        ),
+        values=equal(
+            predicted=law.relevant,
+            measured=growth,
+            rtol=0.03,
+            control=Control("twice as many samples", half.relevant),
+        ),
+        ratio=equal(
+            predicted=[law.r_star, float(ready.ratio(rows)[-1])],
+            measured=[-growth[-1] / growth[:-1].max()] * 2,
+            rtol=0.02,
+            control=Control("twice as many samples", [half.r_star] * 2),
+        ),
+    )
+
+
+@paper.claim("ours: many samples", setting="two targets, n to infinity")
+def many_samples(study) -> Measurement:
+    r"""With ever more samples the flow is that of two numbers $x = G(\mu_1) = G(\mu_2)$ and $z =
+    -G(\mu_3)$: the loss of single targets peaks at $\tau = 3.564722$ at $1.157861\ln 2$, all
+    classes are right from $12.979411$ on."""
+    told = theory.two_scalars()
+    ready = few(study, mode="scalar", until=40.0, rtol=1e-10)
+    rows, times = ready.solution.trajectory, ready.times()
+    other = few(study, mode="infinite-width", until=40.0, rtol=1e-10, samples=240)
+    t = rows["time"].values
+
+    def near(name: str, time: float) -> float:
+        """By a cubic through the four rows around a time."""
+        at = np.clip(np.searchsorted(t, time) - 2, 0, len(t) - 4)
+        values = rows[name].values[at : at + 4]
+        single = values[:, 1] if values.ndim > 1 else values
+        return float(np.polyval(np.polyfit(t[at : at + 4] - time, single, 3), 0.0))
+
+    G = rows["value"].values
+    return every(
+        times=equal(
+            predicted=[told.peak, told.correct, told.correct, told.correct],
+            measured=[times[n] for n in ("t05", "t1", "t1_all", "t1_g")],
+            rtol=1e-7,
+            control=Control(
+                "240 samples", measured=[other.times()[n] for n in ("t05", "t1", "t1_all", "t1_g")]
+            ),
+        ),
+        losses=equal(
+            predicted=[told.rise * np.log(2), told.loss],
+            measured=[near("class_loss", told.peak), near("loss", told.correct)],
+            rtol=1e-5,
+            control=Control(
+                "exchanged", measured=[near("loss", told.peak), near("class_loss", told.correct)]
+            ),
+        ),
+        value=equal(
+            predicted=[told.x, -told.x],
+            measured=[np.interp(told.correct, t, G[:, 0]), np.interp(told.correct, t, G[:, 2])],
+            rtol=1e-3,
+            control=Control(
+                "at the peak", measured=[np.interp(told.peak, t, G[:, j]) for j in (0, 2)]
+            ),
+        ),
+    )
+
+
+@paper.claim("ours: 1/17 and 3/2", setting="two targets, n to infinity")
+def one_seventeenth(study) -> Measurement:
+    r"""With ever more samples $\gamma^2 = 1/17$, $R^* = 3/2$, gradients are shared 7 : 5 : 5 : 0
+    and $G = (2, 2, -3)\ln\tau$; the two-number flow gets there."""
+    ready = few(study, mode="scalar", until=LONG)
+    law, rows = theory.class_law(ready.task), ready.solution.trajectory
+    tau, loss = rows["time"].values, rows["loss"].values
+    last = tau >= LONG / 10
+    told = [law.gamma2, law.r_star, *law.shares, *law.relevant]
+    finite = theory.class_law(ready.task, 240)
+    S = rows["gradient_sum"].values[-1]
+    R = (S.sum() - 2 * S[0]) / (S[0] - S[1])
+    return every(
+        exact=equal(
+            predicted=told,
+            measured=[1 / 17, 3 / 2, 7 / 17, 5 / 17, 5 / 17, 0, 2, 2, -3],
+            rtol=1e-10,
+            control=Control(
+                "240 samples", [finite.gamma2, finite.r_star, *finite.shares, *finite.relevant]
+            ),
+        ),
+        flow=equal(
+            predicted=[law.gamma2, law.r_star, *law.shares],
+            measured=[np.polyfit(tau[last], 1 / loss[last], 1)[0], R, *(S / S.sum())],
+            rtol=1e-3,
+            control=Control("240 samples", [finite.gamma2, finite.r_star, *finite.shares]),
+        ),
+    )
+
+
+@paper.claim("ours: safe numbers of samples")
+def safe_numbers(study) -> Measurement:
+    """In the limit direction every sentence of the population is right from n = 48, 72, 90, 132
+    on at L = 4, 5, 6, 8, some 20 L; and R* > 1 from n = 18, 24, 24, 30 on."""
+    lengths = (4, 5, 6, 8)
+
+    def threshold(L: int, good) -> int:
+        """The n from which on it holds, by the classes' Gram matrix and every kind of sentence."""
+        last = max((n for n in range(6, 30 * L, 6) if not good(by_hand(n, L))), default=0)
+        return last + 6
+
+    def safe(found: dict[str, Any]) -> bool:
+        return found["worst"] > 1e-9
+
+    def balanced(found: dict[str, Any]) -> bool:
+        return found["r"] > 1 + 1e-9
+
+    laws = [WordCooccurrence(L) for L in lengths]
+    return equal(
+        predicted=[
+            [theory.safe_samples(law) or 0 for law in laws],
+            [theory.balanced_samples(law) for law in laws],
+        ],
+        measured=[[threshold(L, safe) for L in lengths], [threshold(L, balanced) for L in lengths]],
+        rtol=0.0,
+        control=Control(
+            "one word more",
+            [
+                [theory.safe_samples(WordCooccurrence(L + 1)) or 0 for L in lengths],
+                [theory.balanced_samples(WordCooccurrence(L + 1)) for L in lengths],
+            ],
+        ),
+    )
+
+
+@paper.claim("ours: limit error", setting="n = 24, L = 4, infinite width")
+def limit_error(study) -> Measurement:
+    """Below the safe number of samples a fixed share of sentences stays wrong, however long one
+    trains: that of the limit direction."""
+    ready = few(study, mode="infinite-width", until=LONG)
+    short = ready.at(until=30.0).population
+    return every(
+        error=equal(
+            predicted=theory.limit_error(ready.task, 24),
+            measured=ready.population.error,
+            rtol=1e-9,
+            control=Control("at tau = 30", measured=short.error),
+        ),
+        worst=equal(
+            predicted=theory.worst_margin(ready.task, theory.class_law(ready.task, 24)),
+            measured=by_hand(24, 4)["worst"],
+            rtol=1e-8,
+            control=Control(
+                "36 samples", theory.worst_margin(ready.task, theory.class_law(ready.task, 36))
+            ),
+        ),
+    )
+
+
+@paper.claim("ours: idle attention", setting="n = 24, L = 4, m = 1024")
+def idle_attention(study) -> Measurement:
+    """In the theory's regime attention hardly matters: freezing it changes the loss by less than a
+    part in ten thousand. With a small output layer and large keys it does matter."""
+
+    def matters(**keys: Any) -> float:
+        ready = few(study, until=300.0).at(**keys)
+        losses = [
+            r.solution.trajectory["loss"].values[-1] for r in (ready, ready.at(attention="frozen"))
+        ]
+        return abs(losses[1] / losses[0] - 1)
+
+    return at_most(
+        bound=1e-4,
+        measured=matters(dim=1024),
+        control=Control(
+            "|a|^2 = 1, m = 128, k0 = 17", matters(dim=128, output=1.0, k0=17.0, length=3)
+        ),
+    )
+
+
+SIZES = (256, 1024, 4096)
+
+
+@paper.claim("ours: infinite width", setting="L = 3, n = 12, expected start")
+def infinite_width(study) -> Measurement:
+    r"""Without the fluctuations of the start a run tends to the infinite-width run like $1/m^2$:
+    the limit is nearly lazy, attention does not move and $U$ stays. With them it does not."""
+    base = few(study).at(length=3, samples=12)
+    limit = base.at(mode="infinite-width", until=100.0).solution.final
+
+    def run(m: int) -> Any:
+        return base.at(dim=m, until=100.0, init="expected").solution
+
+    def gap(m: int) -> float:
+        G = run(m).final["gram"]["value"]["u", "V"][0]
+        return float(np.abs(np.asarray(G) - limit).max())
+
+    def drawn(m: int) -> float:
+        w = base.at(dim=m).drawn
+        return float(np.abs(w["u"] @ w["WV"]).max())
+
+    return order(
+        "Theta",
+        over=SIZES,
+        y=gap,
+        power=-2.0,
+        tol=0.05,
+        toward="infinity",
+        control=Control("a drawn start", measured=drawn),
+    )
+
+
+@paper.once
+def long_even(study) -> Run:
+    """L = 3, n = 24, without fluctuations, for long and wide."""
+    return solved(few(study, dim=65536, until=LONG).at(length=3, init="expected"))
+
+
+@paper.claim("ours: attention pattern", setting="L = 3, n = 24, m = 65536, expected start")
+def attention_pattern(study) -> Measurement:
+    r"""The learned scores are $\frac{\sigma_0^2\sqrt m}{LU\gamma^2}\ln^2\tau \sum_i y_i s_i
+    (w(\mathrm{key}) - F_i/L)$ over samples with both words ($s_i$ the shares), to leading
+    logarithm: also those that
+    Theorem 3.3 does not mention, of a target or the common word with itself."""
+    run = long_even(study)
+    ready = few(study, dim=65536, until=LONG).at(length=3, init="expected")
+    X, law = ready.sentences, theory.class_law(ready.task, 24)
+    told = theory.attention_pattern(X)
+    scale = theory.score_scale(run.s0, 65536, 3, float(run.start["U"]), law.gamma2, LONG)
+    found = by_hand(24, 3)
+    (w1, w3), a = found["w"], found["shares"]
+    irrelevant = np.array([1.0, -1.0, -1.0, -1.0]) * a / (sizes(24) * found["gamma2"])
+    w = np.array([w1, w1, w3, *np.zeros(X.vocab - 3)])
+    pull = np.zeros_like(told)
+    for i, words in enumerate(X.token):
+        c = X.kind[i]
+        w[words[words > 2]] = irrelevant[c]
+        share = a[c] / sizes(24)[c] * X.label[i]
+        for key, query in itertools.product(words, repeat=2):
+            pull[key, query] += share * (w[key] - w[words].mean())
+    late = run.tau >= LONG / 1e3
+    C = run["score"][late, :3, :3] - run["score"][0, :3, :3]
+    log = np.log(run.tau[late])
+    curve = np.polyfit(log, C.reshape(len(C), 9), 2)[0].reshape(3, 3)
+    return every(
+        pattern=equal(
+            predicted=told,
+            measured=pull,
+            rtol=1e-8,
+            control=Control("without the mean", _uncentred(X, w, a)),
+        ),
+        flow=equal(
+            predicted=told[:3, :3] * scale / np.log(LONG) ** 2,
+            measured=curve,
+            rtol=0.05,
+            control=Control(
+                "keys and queries exchanged", told.T[:3, :3] * scale / np.log(LONG) ** 2
+            ),
+            note="the coefficient of ln^2 tau over the last three decades",
+        ),
+    )
+
+
+def _uncentred(X, w: np.ndarray, a: np.ndarray) -> np.ndarray:
+    found = np.zeros((X.vocab, X.vocab))
+    for i, words in enumerate(X.token):
+        share = a[X.kind[i]] / sizes(24)[X.kind[i]] * X.label[i]
+        for key, query in itertools.product(words, repeat=2):
+            found[key, query] += share * w[key]
+    return found
+
+
+@paper.claim("ours: growth of the neurons", setting="L = 3, n = 24, expected start")
+def growth_of_the_neurons(study) -> Measurement:
+    r"""$U$ grows by $|a|^2\ln^2(1/\hat L)/(\gamma^2U^2)$, relative: that is why the slope exceeds
+    $\gamma^2$ at a finite width."""
+    run, output = long_even(study), few(study).config.neurons
+    gamma2 = by_hand(24, 3)["gamma2"]
+    told = [
+        theory.norm_growth(output, gamma2, float(run.start["U"]), loss) for loss in run["loss"][-2:]
+    ]
+    return equal(
+        predicted=told[-1],
+        measured=run["neuron_norm"][-1] / run["neuron_norm"][0] - 1,
+        rtol=0.08,
+        control=Control(
+            "by the loss at tau = 1e4",
+            theory.norm_growth(
+                output, gamma2, float(run.start["U"]), float(np.interp(1e4, run.tau, run["loss"]))
+            ),
+        ),
+    )
+
+
+@paper.claim("ours: slope at a finite width", regime=phase_2)
+def slope_at_a_finite_width(study) -> Measurement:
+    r"""At a finite width the slope of 1/loss on $\int U dt$ is above $\gamma^2$ of the limit, as
+    values grow too, and within a factor of 2 of it."""
+    run, law = in_regime(study), theory.class_law(inside(study).task, study.config.samples)
+    t, U, loss = run.tau / run.unit, run["neuron_norm"], run["loss"]
+    x = np.concatenate([[0.0], np.cumsum((U[1:] + U[:-1]) / 2 * np.diff(t))])
+    last = run.tau >= run.tau[-1] / 10
+    slope = np.polyfit(x[last], 1 / loss[last], 1)[0]
+    return every(
+        recorded=equal(
+            predicted=inside(study).slope(run.rows),
+            measured=slope,
+            rtol=2e-3,
+            control=Control("with the first U", np.polyfit(U[0] * t[last], 1 / loss[last], 1)[0]),
+        ),
+        bounds=at_least(
+            bound=0.0,
+            measured=[slope / law.gamma2 - 0.9, 2.1 - slope / law.gamma2],
+            control=Control(
+                "on t alone",
+                [
+                    np.polyfit(t[last], 1 / loss[last], 1)[0] / law.gamma2 - 0.9,
+                    2.1 - np.polyfit(t[last], 1 / loss[last], 1)[0] / law.gamma2,
+                ],
+            ),
+        ),
+    )
