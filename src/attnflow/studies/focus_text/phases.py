@@ -127,7 +127,8 @@ def retraction(norm: Float[np.ndarray, "time *more"]) -> Float[np.ndarray, "*mor
 
 
 def _first(holds: np.ndarray, after: int) -> int | None:
-    found = first_time(np.arange(len(holds), dtype=float), holds, after=after, hold=HOLD)
+    index = np.arange(len(holds), dtype=float)
+    found = first_time(index, holds.astype(float), level=0.0, after=after, hold=HOLD)
     return None if found is None else int(found)
 
 
