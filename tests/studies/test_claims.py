@@ -35,7 +35,7 @@ CLOSED = (
 )
 """Sections of focus-dilution that solve nothing of their own: they are cheap on any law."""
 
-LAWS = ("population", "origin", "unigram", "focus", *CLOSED)
+LAWS = ("population", "origin", "unigram", "focus", *CLOSED, "solves")
 """The same, and what is measured near the first two critical points."""
 
 STAGES = ("gradients", "symmetry", "stage_one", "stage_two", "attention", "expanded", "signs")

@@ -24,6 +24,7 @@ SECTIONS = (
     "bilinear",
     "training",  # 4.1, Appendix E
     "cycles",
+    "solves",  # ours
 )
 """In the order of the paper, which is the order of the ledger."""
 

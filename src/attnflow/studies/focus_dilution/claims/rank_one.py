@@ -88,7 +88,7 @@ def rank_one_is_invariant(study) -> Measurement:
     r"""The flow stays on the rank-one manifold (18), for any chain: it is the flow of width one."""
     chain = study.chain
     rng = np.random.default_rng(SEEDS[0])
-    points = [(z, *_units(rng, 3)) for z in states(2 * chain.tokens + 2)]
+    points = [(z, *rng.normal(size=(3, DIM))) for z in states(2 * chain.tokens + 2)]  # not unit
 
     def lifted(z, a, at, other) -> np.ndarray:
         return flat(rank_one.rank_one_lift(rank_one.state_of(rank_one.velocity(z, chain)), a, at))
@@ -104,10 +104,6 @@ def rank_one_is_invariant(study) -> Measurement:
         measured=lambda p: moved(*p),
         control=Control("WQ with another left factor", measured=lambda p: moved(*p, query=p[3])),
     )
-
-
-def _units(rng: np.random.Generator, n: int) -> list[np.ndarray]:
-    return [x / np.linalg.norm(x) for x in rng.normal(size=(n, DIM))]
 
 
 @paper.claim("Prop 3.6 (ii)", regime=several_low)
