@@ -24,8 +24,6 @@ def test_the_typical_length_is_the_mean_length():
 @pytest.mark.parametrize(
     ("keys", "within"),
     [
-        # The new direction of this start comes 2.1 % later than predicted: chance again.
-        ({"dim": 16, "seed": 6, "init_scale": 1e-6}, 0.025),
         (
             {"pi": (0.65, 0.25, 0.1), "lam": 0.85, "seed": 5, "init_scale": 1e-6, "until": 1000.0},
             0.02,
@@ -45,6 +43,20 @@ def test_it_predicts_the_stages_of_runs_it_has_not_seen(keys, within):
         assert measured[name] == pytest.approx(told.times[name], rel=within), name
     assert told.plateaus[0]["loss"] == pytest.approx(study.plateaus(data)[0].loss, abs=2e-3)
     assert study.summary(data, stages)["timeline"]["focus"] == told.times["focus"]
+
+
+def test_it_predicts_the_mean_of_starts_it_has_not_seen():
+    """A single start is off by 1.1 % (one standard deviation over twelve seeds), so four are
+    averaged."""
+    names = ("focus", "dilution", "new direction")
+    told = timeline.predict(PI_A, 16, 1e-6).times
+    measured = []
+    for seed in (4, 5, 6, 7):
+        study = walk.build("focus-dilution", dim=16, seed=seed, init_scale=1e-6, until=420.0)
+        found = study.stages(study.solve(progress=False).trajectory)
+        times = {s.name: s.time for s in found if s.cycle == 1}
+        measured.append([times[name] for name in names])
+    assert np.mean(measured, axis=0) == pytest.approx([told[name] for name in names], rel=0.015)
 
 
 def test_its_rates_are_the_known_ones():

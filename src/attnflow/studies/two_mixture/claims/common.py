@@ -253,20 +253,13 @@ def forward(w: Any, S: Any, population: MixturePopulation, bias: float) -> tuple
     return p, H, f
 
 
-def force(
-    w: Any, S: Any, population: MixturePopulation, bias: float, uniform: bool = False
-) -> tuple[Any, Any]:
-    """`-dL/dw[..., head, a]` and `M = -dL/dS[..., head, a, b]`, the sums of Appendix B.1.
-
-    `uniform` puts 1/L in place of p, as the proof of Lemma E.4 does; g stays what it is.
-    """
+def force(w: Any, S: Any, population: MixturePopulation, bias: float) -> tuple[Any, Any]:
+    """`-dL/dw[..., head, a]` and `M = -dL/dS[..., head, a, b]`, the sums of Appendix B.1."""
     X = population.inputs
     p, H, f = forward(w, S, population, bias)
     g = 1 / (1 + np.exp(population.label * f))
     on = np.real(H) + bias > 0
     c = SIGNS * on * (population.weight * population.label * g)[..., None, :]
-    if uniform:
-        p = np.full_like(p, 1 / population.length)
     values = np.einsum("ha,nka->hnk", w, X)
     spread = values[..., None] - np.einsum("hnk,...hnkq->...hnq", values, p)[..., None, :]
     dw = np.einsum("...hn,...hnkq,nka->...ha", c, p, X, optimize=True)
