@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+# What the studies, the checkpoint tools and the explorer need works after `make demo`.
+EXTRAS := --extra corpus --extra checkpoints --extra app
 
 .PHONY: demo test lint bench lock figures chromium clean
 
@@ -25,7 +27,7 @@ figures: .venv/.dev  ## the pictures of README and docs
 
 lock: .venv/.dev  ## pin names, versions and hashes again (needs uv)
 	uv pip compile --universal --generate-hashes --no-annotate --no-header --python-version 3.11 \
-	  --quiet pyproject.toml requirements/build.in -o requirements/demo.txt
+	  --quiet pyproject.toml requirements/build.in $(EXTRAS) -o requirements/demo.txt
 	uv pip compile --universal --generate-hashes --no-annotate --no-header --python-version 3.11 \
 	  --quiet pyproject.toml requirements/build.in --extra dev -c requirements/demo.txt \
 	  -o requirements/dev.txt

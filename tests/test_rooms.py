@@ -38,6 +38,7 @@ ROOMS = (
     "report",
     "beside",
     "walk",
+    "app",
     "cli",
 )
 

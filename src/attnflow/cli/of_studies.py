@@ -1,15 +1,7 @@
-"""The command line: it speaks to a person; with `--json` it speaks to a program.
-
-Nothing heavy is imported before a command needs it: `attnflow --help` loads neither JAX nor SciPy.
-Exit status 0: done. 1: a claim came out as a surprise, or a run did not reach its end. 2: bad
-usage or input, said in one sentence on standard error. 130: interrupted.
-"""
+"""The commands of studies and their runs."""
 
 from __future__ import annotations
 
-import inspect
-import json as jsonlib
-import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,8 +9,9 @@ from typing import Annotated, Any
 
 import tyro
 
-from attnflow import __version__, studies
-from attnflow._errors import InputError, nearest
+from attnflow import studies
+from attnflow._errors import InputError
+from attnflow.cli.speaking import Flag, console, print_json, print_table, teller
 from attnflow.studies import config as configs
 
 Words = Annotated[
@@ -28,49 +21,6 @@ Words = Annotated[
 ]
 Name = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="STUDY")]
 RunName = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
-Flag = tyro.conf.FlagCreatePairsOff[bool]
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit status."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
-    # Before NumPy loads: on matrices of this size a threaded BLAS waits for its threads, and on a
-    # busy machine fifty times longer than it computes. Whoever sets the variable is heeded.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    if arguments in (["--version"], ["-V"]):
-        print(f"attnflow {__version__}")
-        return 0
-    commands = {
-        "list": list_studies,
-        "config": config,
-        "run": run,
-        "check": check,
-        "report": report,
-        "runs": runs,
-        "show": show,
-    }
-    from attnflow.runs import stoppable
-    from attnflow.runs._signals import use_rare_collections
-
-    use_rare_collections()
-    with stoppable():
-        try:
-            return tyro.extras.subcommand_cli_from_dict(
-                commands,
-                prog="attnflow",
-                description="A laboratory for how attention is learned: gradient flows of small "
-                "transformers, and every theorem an executable check.",
-                args=_understood(arguments, commands) or ["--help"],
-            )
-        except InputError as error:
-            print(str(error), file=sys.stderr)
-            return 2
-        except KeyboardInterrupt:
-            print("interrupted", file=sys.stderr)
-            return 130
-        except BrokenPipeError:  # the reader of a pipe has seen enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 0
 
 
 def list_studies(json: Flag = False) -> int:
@@ -81,10 +31,10 @@ def list_studies(json: Flag = False) -> int:
     """
     rows = [{"study": name, "title": studies.title(name)} for name in studies.names()]
     if json:
-        return _print_json(rows)
+        return print_json(rows)
     options = [", ".join(f"--{key}" for key in studies.inputs(r["study"])) for r in rows]
     shown = [[r["study"], r["title"], o] for r, o in zip(rows, options, strict=True)]
-    _table(["study", "what it is", "its own options"], shown)
+    print_table(["study", "what it is", "its own options"], shown)
     print("\nnext: attnflow run STUDY, attnflow check STUDY, attnflow config STUDY > my.toml")
     return 0
 
@@ -157,12 +107,12 @@ def run(
     print(f"{name}  {configs.headline(ready)}", file=tell, flush=True)
     path = out or default_path(name, configs.as_dict(ready))
     walk.use_compilation_cache()
-    say = _teller(tell)
+    say = teller(tell)
     done = walk.run(study, ready, out=path, exists=exists, claims=not no_claims, say=say)
     for note in (*done.notes, *vars(done).get("undrawn", ())):
         say("note", note)
     if json:
-        _print_json(done.as_json())
+        print_json(done.as_json())
     elif (path / "report.html").exists():
         print(f"report  {path / 'report.html'}")
     if done.status == "interrupted":
@@ -202,7 +152,7 @@ def check(
     from attnflow.runs._files import write_text_atomic
 
     walk.use_compilation_cache()
-    say = _teller(sys.stderr)
+    say = teller(sys.stderr)
     ledger = walk.check(
         study,
         ready,
@@ -215,7 +165,7 @@ def check(
     if json:
         print(ledger.to_json())
     else:
-        _console().print(ledger.terminal(every=all))
+        console().print(ledger.terminal(every=all))
     for row in ledger.surprises:
         print(
             f"surprise: {row.id}: {row.verdict}, expected {row.expected}: {row.note}",
@@ -258,11 +208,11 @@ def runs(folder: tyro.conf.Positional[Path] = Path("runs"), json: Flag = False) 
 
     rows = list_runs(folder)
     if json:
-        return _print_json([vars(row) for row in rows])
+        return print_json([vars(row) for row in rows])
     if not rows:
         print(f"no runs in {folder}/; attnflow run STUDY makes one")
         return 0
-    _table(
+    print_table(
         ["run", "study", "seed", "status", "updated", ""],
         [[r.name, r.study, r.seed, r.status, r.updated, r.sentence] for r in rows],
     )
@@ -289,39 +239,7 @@ def show(run: RunName, json: Flag = False) -> int:
     stages = [s.as_dict() for s in found.stages]
     more = {"status": found.status, "sentence": found.sentence, "stages": stages, "claims": claims}
     marks = [{**vars(event), "step": found.step_of(event.time)} for event in found.events]
-    return _print_json({**found.manifest, **found.as_json(), **more, "marks": marks})
-
-
-def _understood(arguments: list[str], commands: dict[str, Callable[..., Any]]) -> list[str]:
-    """The arguments with the files a study reads as config keys: `--text F` is `--set text=F`."""
-    if not arguments or arguments[0].startswith("-"):
-        return arguments
-    command, *rest = arguments
-    if command not in commands:
-        raise InputError("command", f"{command!r}; {nearest(command, commands)}")
-    if command not in ("run", "check") or not rest or rest[0].startswith("-"):
-        return arguments
-    study, *rest = rest
-    known = {n.replace("_", "-") for n in inspect.signature(commands[command]).parameters}
-    known = {f"--{name}" for name in (known - {"study", "overrides"}) | {"set", "help"}}
-    given: dict[str, str] = {}
-    left: list[str] = []
-    while rest:
-        option, equals, value = rest.pop(0).partition("=")
-        if not option.startswith("--") or option in known:
-            left.append(option + equals + value)
-            continue
-        inputs = studies.inputs(study)
-        if option[2:] not in inputs:
-            words = nearest(option, [*known, *(f"--{key}" for key in inputs)])
-            raise InputError(option[2:], f"{study} has no such option; {words}")
-        given[option[2:]] = value if equals else rest.pop(0) if rest else ""
-    for key in given:
-        if any(word.startswith(f"{key}=") for word in left):
-            raise InputError(key, f"--{key} and --set {key}=...; keep one of the two")
-        study = studies.inputs(study)[key][0]
-    words = [word for key, value in given.items() for word in ("--set", f"{key}={value}")]
-    return [command, study, *left, *words]
+    return print_json({**found.manifest, **found.as_json(), **more, "marks": marks})
 
 
 def _checked(study: str, config: Path | None, words: Sequence[str]) -> Any:
@@ -339,10 +257,10 @@ def _checked(study: str, config: Path | None, words: Sequence[str]) -> Any:
 
 def _show_ensemble(found: Any, path: Path, json: bool, most: int = 18) -> int:
     if json:
-        return _print_json({**found.json(path), "run": str(path)})
+        return print_json({**found.json(path), "run": str(path)})
     print(f"ensemble of {found.study}: {found.status}; {found.sentence}")
     at = ["at"] if found.parameter else []
-    _table(
+    print_table(
         ["number", *at, "mean", "sd", "min", "max", "n"],
         [
             [s.name, *([s.value] if at else []), s.mean, s.sd, s.min, s.max, s.n]
@@ -360,45 +278,3 @@ def _cell_teller(file: Any) -> Callable[[int, int, Any], None]:
         print(f"  {done}/{total}  {words}", file=file, flush=True)
 
     return progress
-
-
-def _teller(file: Any) -> Callable[..., None]:
-    """Prints a line per step; words in passing only on a terminal, where the next ones replace
-    them."""
-    screen = file.isatty()
-
-    def say(step: str, words: str, passing: bool = False) -> None:
-        if screen or not passing:
-            line = f"  {step:<10} {words}"
-            clear, end = ("\r\033[K", "" if passing else "\n") if screen else ("", "\n")
-            print(f"{clear}{line[:79] if passing else line}", end=end, file=file, flush=True)
-
-    return say
-
-
-def _print_json(value: Any) -> int:
-    from attnflow.runs import plain
-
-    print(jsonlib.dumps(plain(value), indent=2, allow_nan=False))
-    return 0
-
-
-def _console() -> Any:
-    from rich.console import Console
-
-    return Console() if sys.stdout.isatty() else Console(width=160)
-
-
-def _table(header: list[str], rows: list[list[Any]]) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in header:
-        table.add_column(name)
-    for row in rows:
-        table.add_row(*(f"{v:.6g}" if isinstance(v, float) else str(v) for v in row))
-    _console().print(table)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
