@@ -138,7 +138,7 @@ def test_a_table_lists_a_name_once_and_is_all_that_its_room_imports(table):
     assert len(names) == len(set(names))
     assert all(line.level == 1 for line in lines)
     room = table.with_suffix(".py").read_text()
-    assert [name for name, _ in imports(room)] == ["lazy_loader"]
+    assert not [name for name, _ in imports(room) if name.startswith("attnflow")]
 
 
 def test_a_name_from_a_table_leads_to_its_module():
