@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from attnflow import claims
 from attnflow.claims import Control, Measurement, at_least, at_most, every, order, statistical
@@ -180,6 +179,7 @@ GRID = [x.ravel() for x in np.meshgrid(*[np.geomspace(1e-2, 1e2, 25)] * 3)]
 def bernstein(study) -> Measurement:
     r"""Bernstein: $P[Z > t] \leq \exp(-(t^2/2)/(V + Mt/3))$ for sums of independent bounded centred
     variables, here of n signs, whose tails are known exactly."""
+    from scipy import stats  # late: the figure of this section does without it
 
     def excess(second: float) -> float:
         """The largest of log P - log bound, with `t^2 second` in the exponent."""
@@ -232,6 +232,7 @@ def final_form(study) -> Measurement:
 def gaussian_vectors(study) -> Measurement:
     r"""For $w_1, w_2 \sim N(0, I_m/m)$ both $|\,|w_1|^2 - 1|$ and $|w_1^\top w_2|$ exceed
     $\sqrt{(4/m)\log(2/\delta)} + (4/m)\log(2/\delta)$ with probability at most $\delta$."""
+    from scipy import stats
 
     def excess(shrunk: int = 1) -> np.ndarray:
         """The exact probabilities less delta, of the norm and of the product."""
