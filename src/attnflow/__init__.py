@@ -12,7 +12,7 @@ import os
 
 import lazy_loader
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # `__init__.pyi` is the table of public names. They load on first use: `import attnflow` and
 # `attnflow --help` load neither JAX nor SciPy.
