@@ -362,6 +362,9 @@ class _Descent(Course):
         self.recorder.row(self.leg, self.step * self.dt, self.step, y, u, measured, speed)
 
     def _checkpoint(self) -> None:
+        self.work.restarts += 1
+        if not self.recorder.resumable:
+            return
         leaves = jax.tree_util.tree_leaves(self.state)
         arrays = {f"optimiser.{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
         self.save(self.step * self.dt, arrays, {"began": self._began})

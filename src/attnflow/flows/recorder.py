@@ -189,7 +189,6 @@ class Course:
     def save(self, t: float, arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> None:
         """Store a checkpoint: what every solve needs to go on, and what this one adds."""
         self.work.seconds = self.seconds()
-        self.work.restarts += 1
         conserved, moved = self.drift.save()
         parts = np.array([[p.begins, p.ends] for p in self.parts]).reshape(-1, 2)
         sums = {f"drift.{n}": d for n, d in self.drifts.items()}
