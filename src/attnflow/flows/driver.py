@@ -197,19 +197,10 @@ class _Solve(Course):
         while True:
             status, sentence = self._loop()
             self._note(self.now)
-            self.leave_phase(self.began, self.now)
-            name, stop = self.leg.phase.name, self.leg.phase.stop
-            ended = status is Status.STOPPED and sentence.startswith(f"'{name}' ")
-            if status is Status.DONE and stop is not None:
-                status = Status.FAILED
-                sentence = f"its stop was not reached within {self.leg.phase.until:.6g}."
-            more = self.leg.index + 1 < len(self.legs) and (ended or status is Status.DONE)
-            if len(self.legs) > 1 and status is Status.DONE:
-                self.recorder.event(Event(name, self.engine.t, 1, self.leg.index))
-            if not more:
-                if len(self.legs) > 1:
-                    sentence = f"{name}: {sentence}"
-                return self._judged(status, sentence)
+            met = status is Status.STOPPED and sentence.startswith(f"'{self.leg.phase.name}' ")
+            ended = self.end_phase(status, sentence, met, self.began, self.now)
+            if ended is not None:
+                return self._judged(*ended)
             t = self.now
             self._enter(self.leg.index + 1, t)
             lost = self.field.begin(self.y)
