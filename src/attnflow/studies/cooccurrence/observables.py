@@ -268,10 +268,15 @@ def population(
     return weighed(margins, sentences.weight, None if exact else sentences.kind)
 
 
-def bag_population(task: WordCooccurrence, G: Float[np.ndarray, "word"]) -> Population:
-    """Exact with uniform attention, where irrelevant words of one value are alike."""
+def bag_population(
+    task: WordCooccurrence, G: Float[np.ndarray, "word"], draws: int, seed: int
+) -> Population:
+    """With uniform attention, where irrelevant words of one value are alike: exact where their
+    bags can be listed, which are far fewer than the sentences."""
     k = task.targets + 1
     value, size = np.unique(np.round(G[k:], 12), return_counts=True)
+    if task.bag_count(len(size)) > MOST:
+        return population(task, lambda X: X.label * G[X.token].sum(axis=1), draws, seed)
     bags = task.bags(size)
     F = (task.relevant @ G[:k])[bags.kind] + bags.times @ value
     return weighed(task.label[bags.kind] * F, bags.weight)

@@ -38,7 +38,8 @@ class MarginLaw:
     relevant: Float[np.ndarray, "word"]
     """w of the targets and of the common word (last)."""
     irrelevant: Float[np.ndarray, "kind"]
-    """w of the irrelevant words: by the class that they occur in, or one by one."""
+    """w of the irrelevant words: by the class that they occur in (nan: it has none), or one by
+    one."""
 
     @property
     def r_star(self) -> float:
@@ -59,6 +60,7 @@ def class_law(task: WordCooccurrence, samples: int | None = None) -> MarginLaw:
     found = largest_margin(Z)
     relevant = _shortest(found, Z)[: task.targets + 1]
     irrelevant = task.label * found.weights / (counts * found.upper**2)
+    irrelevant[task.irrelevant == 0] = np.nan
     return MarginLaw(found.upper**2, _gap(found), found.weights, relevant, irrelevant)
 
 
@@ -99,7 +101,7 @@ def _gap(found: Margin) -> float:
 def worst_margin(task: WordCooccurrence, law: MarginLaw) -> float:
     """The smallest margin of the limit direction over every sentence of the population."""
     base = task.label * (task.relevant @ law.relevant)
-    worst = np.where(task.label > 0, law.irrelevant.min(), -law.irrelevant.max())
+    worst = np.where(task.label > 0, np.nanmin(law.irrelevant), -np.nanmax(law.irrelevant))
     return float((base + task.irrelevant * worst).min())
 
 

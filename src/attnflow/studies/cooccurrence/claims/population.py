@@ -231,7 +231,7 @@ def generalisation_loss(study) -> Measurement:
 
     margins = partial(observables.margins_of, dim=m, G=G)
     full = observables.population(law, lambda s: margins(s, S=WK.T @ WQ), 10, 0)
-    even = observables.bag_population(law, G)
+    even = observables.bag_population(law, G, 10, 0)
     return every(
         attention=equal(
             predicted=[full.loss, full.error, full.worst],
