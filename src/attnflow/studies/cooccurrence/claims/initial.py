@@ -19,14 +19,9 @@ from attnflow.claims import (
     statistical,
 )
 from attnflow.models.value_mlp import ValueMLP
-from attnflow.studies.cooccurrence.claims.common import (
-    WIDTHS,
-    all_different,
-    condition_1,
-    few,
-    inside,
-)
+from attnflow.studies.cooccurrence.claims.common import all_different, condition_1, inside
 from attnflow.studies.cooccurrence.claims.literal import attention, outputs
+from attnflow.studies.cooccurrence.claims.scaling import WIDTHS, few
 from attnflow.studies.cooccurrence.paper import paper
 
 DELTA = 0.1

@@ -9,19 +9,17 @@ import numpy as np
 
 from attnflow.claims import Control, Measurement, at_least, at_most, equal, every, order
 from attnflow.studies.cooccurrence import theory
-from attnflow.studies.cooccurrence.claims.common import (
-    Run,
-    all_different,
-    few,
-    in_regime,
-    inside,
-    phase_2,
-    solved,
-)
+from attnflow.studies.cooccurrence.claims.common import Run, all_different, inside, phase_2, solved
+from attnflow.studies.cooccurrence.claims.scaling import few as few_words
 from attnflow.studies.cooccurrence.paper import paper
 from attnflow.tasks.cooccurrence import WordCooccurrence
 
 LONG = 1e6
+
+
+def few(study: Any, **keys: Any) -> Any:
+    """24 samples under Assumption 2.3 and Condition 1."""
+    return few_words(study, **{"samples": 24, **keys})
 
 
 def nearest_point(K: np.ndarray) -> tuple[float, np.ndarray]:
@@ -456,18 +454,19 @@ def growth_of_the_neurons(study) -> Measurement:
     )
 
 
-@paper.claim("ours: slope at a finite width", regime=phase_2)
+@paper.claim("ours: slope at a finite width", regime=phase_2, setting="m = 128, m1 = 16")
 def slope_at_a_finite_width(study) -> Measurement:
     r"""At a finite width the slope of 1/loss on $\int U dt$ is above $\gamma^2$ of the limit, as
     values grow too, and within a factor of 2 of it."""
-    run, law = in_regime(study), theory.class_law(inside(study).task, study.config.samples)
+    narrow = inside(study).at(dim=128)
+    run, law = solved(narrow), theory.class_law(narrow.task, study.config.samples)
     t, U, loss = run.tau / run.unit, run["neuron_norm"], run["loss"]
     x = np.concatenate([[0.0], np.cumsum((U[1:] + U[:-1]) / 2 * np.diff(t))])
     last = run.tau >= run.tau[-1] / 10
     slope = np.polyfit(x[last], 1 / loss[last], 1)[0]
     return every(
         recorded=equal(
-            predicted=inside(study).slope(run.rows),
+            predicted=narrow.slope(run.rows),
             measured=slope,
             rtol=2e-3,
             control=Control("with the first U", np.polyfit(U[0] * t[last], 1 / loss[last], 1)[0]),

@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from attnflow.claims import Claim, Control, Measurement, always, at_least, at_most, every, order
+from attnflow.claims import Control, Measurement, always, at_least, at_most, order
 from attnflow.flows.driver import integrate
 from attnflow.flows.options import Solver
 from attnflow.flows.probes import Observable
 from attnflow.models import value_mlp
-from attnflow.studies.cooccurrence.claims.common import PLAIN
+from attnflow.studies.cooccurrence import observables, stages
+from attnflow.studies.cooccurrence.claims.common import PLAIN, Check
 from attnflow.studies.cooccurrence.paper import paper
 
 WIDTHS = (256, 1024, 4096, 16384)
@@ -71,6 +72,8 @@ class Record:
     s0: float
     s1: float
     dim: int
+    times: dict[str, float]
+    """T0.5, T1, T1_all and T1_G of the run, by root finding."""
 
     @property
     def n(self) -> int:
@@ -211,12 +214,14 @@ def record(study: Any, dim: int, last: float = LAST, **keys: Any) -> Record:
         flow.project(model),
         last / unit,
         observe={n: Observable(part, host=True) for n, part in (_PRODUCTS | loss).items()},
+        marks=observables.marks(ready.view, ready.task),
         save=clock[clock <= last] / unit,
         rtol=c.rtol,
         solver=Solver("scipy", atol=c.rtol * init.s0**2 * float(np.sqrt(c.dim))),
-    ).trajectory
-    found = {n: run[n].values for n in _PRODUCTS}
-    return _record(ready, model.a, run["time"].values, found)
+    )
+    found = {n: run.trajectory[n].values for n in _PRODUCTS}
+    times = stages.last_crossings(run.events)
+    return _record(ready, model.a, run.trajectory["time"].values, found, times)
 
 
 @paper.once
@@ -236,7 +241,6 @@ def at_start(study: Any, dim: int, **keys: Any) -> Record:
 Quantity = Callable[[Record], Any]
 Named = tuple[str, Quantity]
 """What a control measures in place of the quantity, by name."""
-Check = Callable[[Any], Measurement]
 
 
 def starts(study: Any) -> range:
@@ -303,22 +307,7 @@ def in_phase_2(of: Quantity, other: Named, **bound: float) -> Check:
     return check
 
 
-def each(**checks: Check) -> Check:
-    """All of several checks."""
-    return lambda study: every(**{name: check(study) for name, check in checks.items()})
-
-
-def declared(module: str, regime: Any, id: str, statement: str, check: Check, **keys: Any) -> Claim:
-    """A row of a table of claims; it belongs to the module of the table."""
-
-    def measure(study: Any) -> Measurement:
-        return check(study)
-
-    measure.__doc__, measure.__module__ = statement, module
-    return paper.claim(id, regime=regime, **{"setting": SETTING, **keys})(measure)
-
-
-def _record(ready: Any, a: Any, t: np.ndarray, found: dict[str, Any]) -> Record:
+def _record(ready: Any, a: Any, t: Any, found: dict[str, Any], times: Any = None) -> Record:
     """With the neurons put together again, `w_j = idle part + a_j u / |a|^2`."""
     U, Nu, NV, N = (found.pop(name) for name in ("U", "Nu", "NV", "N"))
     a, m1 = np.asarray(a), len(a)
@@ -328,7 +317,7 @@ def _record(ready: Any, a: Any, t: np.ndarray, found: dict[str, Any]) -> Record:
     init, X = ready.initialisation, ready.sentences
     scales = {"s0": init.s0, "s1": init.s1, "dim": ready.config.dim}
     words = {"token": X.token, "y": X.label, "kind": X.kind}
-    return Record(t, U, P=P, NN=NN, a=a, **found, **words, **scales)
+    return Record(t, U, P=P, NN=NN, a=a, **found, **words, **scales, times=times or {})
 
 
 def _product(group: str, key: Any) -> Any:
