@@ -177,7 +177,7 @@ PHASE_2 = (
             ("as extracted", lambda run: -np.abs(run["value"][:, 2])),
             at_least=0.5,
         ),
-        reading=r"$-G(\mu_3) \le \Omega(1)$ is $-G(\mu_3) \ge \Omega(1)$, as the text around it has",
+        reading=r"$-G(\mu_3) \le \Omega(1)$ is $-G(\mu_3) \ge \Omega(1)$ as the text around says",
     ),
     late(
         "Theorem 3.2 (iv)",
