@@ -22,6 +22,7 @@ SECTIONS = (
     "attention_in_phase_2",  # to F.20
     "concentration",  # G, H
     "limits",  # beyond the paper
+    "runs",
 )
 """In the order of the paper, which is the order of the ledger."""
 

@@ -306,7 +306,7 @@ SCORES = (
         "Lemma 4.7",
         r"""$\frac{\partial}{\partial t}\nu^\top W_K^\top W_Q\mu = \frac{1}{\sqrt m}
         \tilde\Theta(\hat L\sigma_0^2m)\frac 1L$ for the two targets, and minus that for the common
-        word's key: the constant does not depend on the width (it grows with the logarithm of time).""",
+        word's key: the constant does not depend on the width (it grows with the log of time).""",
         each(targets=flat(1, 1.0), common=flat(2, -1.0)),
         setting=SETTING,
     ),
