@@ -296,7 +296,7 @@ SCORE_ROWS = (
 
 def three_words(study: Any) -> list[Record]:
     keys = {"samples": 18, "length": 3}
-    return [record(study, m, END, seed=s, **keys) for m in WIDTHS[1:] for s in starts(study)]
+    return [record(study, m, END, seed=s, **keys) for m in WIDTHS[1:] for s in starts(study)[:2]]
 
 
 def attention_rate(key: int) -> Quantity:
@@ -392,7 +392,7 @@ def softmax_stays(study) -> Measurement:
         bound=1e-3,
         measured=[moved(record(study, m)) for m in WIDTHS],
         control=Control(
-            "k0 = 30, far outside Condition 1", moved(record(study, 256, END, k0=30.0, length=3))
+            "k0 = 20, far outside Condition 1", moved(record(study, 256, 2.0, k0=20.0, length=3))
         ),
     )
 

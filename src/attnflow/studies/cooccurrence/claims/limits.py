@@ -9,7 +9,7 @@ import numpy as np
 
 from attnflow.claims import Control, Measurement, at_least, at_most, equal, every, order
 from attnflow.studies.cooccurrence import theory
-from attnflow.studies.cooccurrence.claims.common import Run, all_different, inside, phase_2, solved
+from attnflow.studies.cooccurrence.claims.common import Run, all_different, solved
 from attnflow.studies.cooccurrence.claims.scaling import few as few_words
 from attnflow.studies.cooccurrence.paper import paper
 from attnflow.tasks.cooccurrence import WordCooccurrence
@@ -454,12 +454,12 @@ def growth_of_the_neurons(study) -> Measurement:
     )
 
 
-@paper.claim("ours: slope at a finite width", regime=phase_2, setting="m = 128, m1 = 16")
+@paper.claim("ours: slope at a finite width", setting="n = 24, L = 4, m = 128")
 def slope_at_a_finite_width(study) -> Measurement:
     r"""At a finite width the slope of 1/loss on $\int U dt$ is above $\gamma^2$ of the limit, as
     values grow too, and within a factor of 2 of it."""
-    narrow = inside(study).at(dim=128)
-    run, law = solved(narrow), theory.class_law(narrow.task, study.config.samples)
+    narrow = few(study, dim=128, until=1e3)
+    run, law = solved(narrow), theory.class_law(narrow.task, 24)
     t, U, loss = run.tau / run.unit, run["neuron_norm"], run["loss"]
     x = np.concatenate([[0.0], np.cumsum((U[1:] + U[:-1]) / 2 * np.diff(t))])
     last = run.tau >= run.tau[-1] / 10

@@ -130,20 +130,20 @@ def descent_by_hand(study) -> Measurement:
     """A run of descent is so many steps against the gradients of Appendix B: its rows, their times
     in steps and their losses."""
     ready = few(study, samples=12, length=3, dim=8, neurons=3, k0=3.0, mode="gd", rate=0.1)
-    ready = ready.at(until=12.5 * 0.1 * ready.tau)
+    ready = ready.at(until=8.5 * 0.1 * ready.tau)
     found, X = ready.solution, ready.sentences
     # W = a u'/|a|^2 has the drawn u, and no other part of W is seen by the output.
     u, a = ready.drawn["u"], np.ones(3)
     th = ValueMLP(np.outer(a, u) / 3, *(ready.drawn[n] for n in BLOCKS[1:]), a)
     losses = []
-    for _ in range(14):
+    for _ in range(10):
         F = Point(X, th).F
         losses.append(float(np.log(1 + np.exp(-X.label * F)).mean()))
         th = moved(th, 0.1, speed(X, th))
     steps = np.round(found.trajectory["time"].values / 0.1).astype(int)
 
     def series(shift: int) -> np.ndarray:
-        return np.concatenate([[losses[k + shift] for k in steps], 0.1 * steps, [12, 12]])
+        return np.concatenate([[losses[k + shift] for k in steps], 0.1 * steps, [8, 8]])
 
     return equal(
         predicted=[
