@@ -172,7 +172,7 @@ Check = Callable[[Any], Measurement]
 Series = Callable[[Run], Any]
 
 
-def through(of: Series, other: tuple[str, Series], **bound: float) -> Check:
+def through(of: Series, other: tuple[str, Series], **bound: Any) -> Check:
     """A bound on a series at all times of phase 2 of the run of `inside`."""
 
     def check(study: Any) -> Measurement:

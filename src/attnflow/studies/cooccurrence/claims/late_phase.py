@@ -308,11 +308,6 @@ def rate_over(degree: int) -> Quantity:
     return lambda r: -np.gradient(r.loss, r.t) / r.U / r.loss**degree
 
 
-def later(study: Any) -> Record:
-    """The run at one width from 4 T1 on."""
-    return record(study, WIDE)
-
-
 LOSS = (
     claim(
         "Theorem F.8",

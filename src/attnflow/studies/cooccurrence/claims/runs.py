@@ -30,8 +30,8 @@ UPDATES = (neuron_update, value_update, key_update, query_update)
 
 
 def moved(th: ValueMLP, by: float, speed: list[np.ndarray]) -> ValueMLP:
-    parts = [getattr(th, name) + by * v for name, v in zip(BLOCKS, speed, strict=True)]
-    return ValueMLP(*parts, th.a)
+    parts = {n: getattr(th, n) + by * v for n, v in zip(BLOCKS, speed, strict=True)}
+    return ValueMLP(**parts, a=th.a)
 
 
 def speed(sentences: Any, th: ValueMLP) -> list[np.ndarray]:
@@ -134,7 +134,7 @@ def descent_by_hand(study) -> Measurement:
     found, X = ready.solution, ready.sentences
     # W = a u'/|a|^2 has the drawn u, and no other part of W is seen by the output.
     u, a = ready.drawn["u"], np.ones(3)
-    th = ValueMLP(np.outer(a, u) / 3, *(ready.drawn[n] for n in BLOCKS[1:]), a)
+    th = ValueMLP(np.outer(a, u) / 3, **{n: ready.drawn[n] for n in BLOCKS[1:]}, a=a)
     losses = []
     for _ in range(10):
         F = Point(X, th).F

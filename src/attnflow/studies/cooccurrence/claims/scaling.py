@@ -294,7 +294,7 @@ def bounded(bound: float, of: Quantity, other: Named, above: bool = False) -> Ch
     return check
 
 
-def in_phase_2(of: Quantity, other: Named, **bound: float) -> Check:
+def in_phase_2(of: Quantity, other: Named, **bound: Any) -> Check:
     """A bound on a series at all times of phase 2, at one width."""
 
     def check(study: Any) -> Measurement:
