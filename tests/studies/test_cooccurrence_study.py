@@ -252,6 +252,14 @@ def test_descent_follows_the_flow_at_a_small_rate():
     assert gaps[1] < 0.01
 
 
+def test_descent_tells_its_stages_in_steps():
+    ready = study(**SMALL, mode="gd", rate=0.01)
+    for stage in ready.stages(ready.solution.trajectory):
+        assert stage.step == round(stage.time / 0.01)
+        assert stage.when == f"step {stage.step}"
+    assert "not by the end" in stage.evidence  # with 12 samples, by relevant words alone
+
+
 def test_frozen_attention_changes_little_in_the_paper_s_regime_and_much_outside():
     def effect(**keys: Any) -> float:
         trained, frozen = (

@@ -231,14 +231,11 @@ def norm_integral(time: Float[np.ndarray, "time"], U: Any = 1.0) -> Float[np.nda
 
 
 def last_decade_slope(
-    time: Float[np.ndarray, "time"],
-    loss: Float[np.ndarray, "time"],
-    U: Any = 1.0,
-    since: float | None = None,
+    time: Float[np.ndarray, "time"], loss: Float[np.ndarray, "time"], U: Any = 1.0
 ) -> float:
     """The least-squares slope of 1/loss on the integral of U dt over the last decade of time."""
     x = norm_integral(time, U)
-    last = time >= (time[-1] / 10 if since is None else since)
+    last = time >= time[-1] / 10
     return float(np.polyfit(x[last], 1 / loss[last], 1)[0])
 
 

@@ -172,7 +172,8 @@ class Cooccurrence(Study):
         return {mode: base.at(mode=mode, until=until) for mode in ("flow", "gd")}
 
     def stages(self, trajectory: xr.Dataset) -> list[Stage]:
-        return stages.find(self.events, self.tau)
+        rate = self.config.rate if self.config.mode == "gd" else None
+        return stages.find(self.events, self.tau, rate)
 
     def saddles(self, trajectory: xr.Dataset, **options: Any) -> None:
         """None: the flow waits nowhere and ends at infinity."""

@@ -98,10 +98,13 @@ def _gap(found: Margin) -> float:
 
 
 def worst_margin(task: WordCooccurrence, law: MarginLaw) -> float:
-    """The smallest margin of the limit direction over every sentence of the population."""
-    base = task.label * (task.relevant @ law.relevant)
-    worst = np.where(task.label > 0, np.nanmin(law.irrelevant), -np.nanmax(law.irrelevant))
-    return float((base + task.irrelevant * worst).min())
+    """The smallest margin of the limit direction over every sentence of the population.
+
+    It is that of a negative one: those of a class that supports the margin have more places for
+    irrelevant words than the positive ones, whose margin on the training set is 1 too.
+    """
+    outputs = task.relevant @ law.relevant + task.irrelevant * np.nanmax(law.irrelevant)
+    return float(-outputs[1:].max())
 
 
 def safe_samples(task: WordCooccurrence) -> int | None:

@@ -160,10 +160,11 @@ def descent_by_hand(study) -> Measurement:
 @paper.claim("ours: what a run reports")
 def what_a_run_reports(study) -> Measurement:
     """The summary of a run at infinite width, from its end, the classes' Gram matrix, and every
-    sentence written out."""
+    sentence written out; a row for each step, and the smaller of the two states of finite width."""
     n, L, k = 12, 4, 2
     ready = few(study, mode="infinite-width", samples=n, length=L, until=1e3)
-    told, law, G = ready.summary(ready.solution.trajectory, []), by_hand(n, L), ready.solution.final
+    rows, law, G = ready.solution.trajectory, by_hand(n, L), ready.solution.final
+    told, d = ready.summary(rows, []), len(G)
     loss = error = 0.0
     worst, sums = np.inf, []
     for chance, subset in zip((1 / 2, 1 / 6, 1 / 6, 1 / 6), ((0, 1), (0,), (1,), ()), strict=True):
@@ -180,10 +181,15 @@ def what_a_run_reports(study) -> Measurement:
 
     def numbers(law: dict[str, Any], loss: float, worst: float) -> list[float]:
         r = (S2 + S3 + S4 - S1) / (S1 - min(S2, S3))
-        return [law["gamma2"], law["r"], *law["shares"], r, loss, error, worst, 0.0, max(last) + 6]
+        safe = max(last) + 6
+        sizes = [d * (2 * d + 1) + (d + 1) * (d + 2) // 2, 8 * (3 * d + 1)]
+        law_ = [law["gamma2"], law["r"], *law["shares"], r]
+        return [*law_, loss, error, worst, 0.0, safe, len(rows["time"]) - 1, *sizes]
 
     keys = ("gamma2", "r_star", "shares", "r_measured", "population_loss", "population_error")
     found = [told[key] for key in (*keys, "population_worst", "population_stderr", "safe_samples")]
+    finite = [few(study, samples=n, length=L, dim=m) for m in (1024, 8)]
+    found += [ready.solution.work["steps"], *(_size(each) for each in finite)]
     return equal(
         predicted=np.hstack(found),
         measured=numbers(law, loss, worst),
@@ -192,6 +198,14 @@ def what_a_run_reports(study) -> Measurement:
         atol=1e-12,
         control=Control("twice as many samples", measured=numbers(by_hand(2 * n, L), loss, worst)),
     )
+
+
+def _size(ready: Any) -> int:
+    """The numbers of a start: each product of columns once."""
+    if "gram" not in ready.start:
+        return sum(np.size(x) for x in ready.start.values())
+    sides = [len(g.matrix) for g in ready.start["gram"].values()]
+    return sum(side * (side + 1) // 2 for side in sides)
 
 
 def _rows(ready: Any) -> tuple[list[list[int]], list[tuple[int, ...]]]:
