@@ -25,7 +25,7 @@ from attnflow.studies.cooccurrence.claims.scaling import few
 from attnflow.studies.cooccurrence.paper import paper
 from attnflow.tasks.cooccurrence import WordCooccurrence
 
-END, STEPS = 1.0, 40
+END, STEPS = 0.25, 40
 UPDATES = (neuron_update, value_update, key_update, query_update)
 
 
