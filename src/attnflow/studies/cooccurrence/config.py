@@ -91,7 +91,7 @@ class Config:
             return
         wide = "vocab" if self.words > self.dim else "dim"
         value = self.words if wide == "vocab" else self.dim
-        fits(wide, value, 8 * 30 * min(m * d, d * d) + 8 * 4 * m * d)
+        fits(wide, value, 8 * 30 * min(m * d, d * d) + 8 * 4 * (m * d + d * d))
         if self.init in ("torch", "torch-output"):
             fits("neurons", self.neurons, 8 * 2 * self.neurons * m)
 
