@@ -130,7 +130,7 @@ def descent_by_hand(study) -> Measurement:
     """A run of descent is so many steps against the gradients of Appendix B: its rows, their times
     in steps and their losses."""
     ready = few(study, samples=12, length=3, dim=8, neurons=3, k0=3.0, mode="gd", rate=0.1)
-    ready = ready.at(until=8.5 * 0.1 * ready.tau)
+    ready = ready.at(until=8.2 * 0.1 * ready.tau)
     found, X = ready.solution, ready.sentences
     # W = a u'/|a|^2 has the drawn u, and no other part of W is seen by the output.
     u, a = ready.drawn["u"], np.ones(3)
