@@ -16,6 +16,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
@@ -93,14 +94,15 @@ class Paper:
 
 
 def claims_in(*modules: ModuleType) -> tuple[Claim, ...]:
-    """The claims that modules define, in the order of their text.
+    """The claims that modules define, one by one or as tuples, in the order of their text.
 
     The first line of a module's docstring is the section of its claims on the page.
     """
     found: dict[tuple[str, Part], Claim] = {}
     for module in modules:
         section = (module.__doc__ or "").strip().split("\n")[0].rstrip(".")
-        for value in vars(module).values():
+        values = (v if isinstance(v, tuple) else (v,) for v in vars(module).values())
+        for value in chain.from_iterable(values):
             if isinstance(value, Claim) and value.measure.__module__ == module.__name__:
                 key = (value.id, value.part)
                 if key in found and found[key].measure is not value.measure:
