@@ -23,6 +23,7 @@ SECTIONS = (
     "construction",  # Section 6, Lemma 6.1
     "experiments",  # Section 3.1, Appendix A, Observation 1
     "sliding",  # ours, L = 5
+    "solves",  # ours, by hand
     "width",  # Appendices G, H
 )
 """In the order of the paper, which is the order of the ledger."""

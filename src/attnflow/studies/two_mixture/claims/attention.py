@@ -119,7 +119,7 @@ DIFFERENCES = {
         ("zero", KEYS),
     ),
     "Thm 4.1 (near symmetry, group query)": (
-        r"On $X_{1,+,-}$ $v_1$ and $-v_2$ have the same attention from $c_1$ to $\tilde O(\omega)$.",
+        r"On $X_{1,+,-}$ $v_1$ and $-v_2$ are attended alike from $c_1$ up to $\tilde O(\omega)$.",
         ("small", GROUP_QUERY),
     ),
 }

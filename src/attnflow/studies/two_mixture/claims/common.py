@@ -67,16 +67,14 @@ def condition_one(config: Config) -> Regime:
 @condition
 def small_orders(config: Config) -> Regime:
     """Condition 1 for the scales that orders are fitted over."""
-    return _small(config, max(config.omega, OMEGAS[0]) if config.omega > 0 else config.omega)
+    return _small(config, max(config.omega, OMEGAS[0]))
 
 
 def _small(config: Config, omega: float) -> Regime:
-    gamma, a = (float(x) for x in theory.neurons(config.t1, config.bias))
+    gamma, a = theory.neurons(config.t1, config.bias)
     most = min(SMALL, 2 * gamma / a)
-    words = (
-        f"Condition 1: omega = {omega:.4g} < C = min({SMALL:g}, 2 gamma/a) = {most:.4g}, m = inf"
-    )
-    return Regime(0 < omega < most, words)
+    words = f"omega = {omega:.4g} < C = min({SMALL:g}, 2 gamma/a) = {most:.4g}, m = inf"
+    return Regime(bool(0 < omega < most), f"Condition 1: {words}")
 
 
 @condition
@@ -126,7 +124,6 @@ class StageTwo:
     a: float
     bias: float
     omega: float
-    stop: float
     length: float
     """T2 - T1."""
     times: np.ndarray
@@ -199,7 +196,7 @@ def run_at(bias: float, omega: float, t1: float, stop: float) -> StageTwo:
     S = lifted(total, diff)
     A, B = (lifted(*pair) for pair in zip(roots(total, omega), roots(diff, omega), strict=True))
     M = force(neurons_of(gamma, a), both_heads(S), CONFLICTING, bias)[1][:, 0]
-    return StageTwo(gamma, a, bias, omega, stop, found.time, times, S, A, B, M)
+    return StageTwo(gamma, a, bias, omega, found.time, times, S, A, B, M)
 
 
 def lifted(total: np.ndarray, diff: np.ndarray) -> np.ndarray:
@@ -217,16 +214,15 @@ def roots(S: np.ndarray, omega: float) -> tuple[np.ndarray, np.ndarray]:
     return (S @ turned(S) + diagonal) / scale, (turned(S) @ S + diagonal) / scale
 
 
-def second_stage(study) -> StageTwo:
-    """Stage 2 with the config's numbers."""
-    c = study.config
-    return run_at(float(c.bias), float(c.omega), float(c.t1), float(c.score_stop))
-
-
 def second_stages(study, omegas: Sequence[float] = OMEGAS) -> list[StageTwo]:
     """Stage 2 over scales of the start, the rest as in the config."""
     c = study.config
-    return [run_at(float(c.bias), w, float(c.t1), float(c.score_stop)) for w in omegas]
+    return [run_at(float(c.bias), float(w), float(c.t1), float(c.score_stop)) for w in omegas]
+
+
+def second_stage(study) -> StageTwo:
+    """Stage 2 with the config's numbers."""
+    return second_stages(study, [study.config.omega])[0]
 
 
 # --- The model from its inputs alone, and exact derivatives.
