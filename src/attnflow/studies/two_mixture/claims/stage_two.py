@@ -241,8 +241,6 @@ def growth_bound(study) -> Measurement:
 
 
 score_growth, informal = (constant(x)(growth_bound) for x in ("Lemma E.2", "Lemma 5.5"))
-    constant(x)(growth_bound) for x in ("Lemma E.2", "Lemma 5.5")
-)
 
 
 @constant("ours: the bound of Lemma E.2 is loose by 2 sqrt 2")
