@@ -6,14 +6,16 @@ same system with another strength.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
 
 from attnflow.claims import Control, Measurement, equal
-from attnflow.flows import Flow, Phase, integrate
-from attnflow.flows.options import Solver
+from attnflow.flows import Flow, Linear, Phase, integrate
+from attnflow.flows.options import Limits, Store
 from attnflow.flows.probes import Mark
+from attnflow.flows.sinks import joined
 from attnflow.flows.solution import Solution
 from attnflow.studies.two_mixture.paper import paper
 
@@ -33,138 +35,181 @@ def flow_of(field: Any, guards: Any = None, **options: Any) -> Flow:
 
 
 def solved(flow: Any, start: list[float], until: float | None = None, **options: Any) -> Solution:
-    begin = {"x": np.array(start, dtype=float)}
-    return integrate(flow, begin, until, **{"rtol": RTOL, "progress": False} | options)
+    begin, how = {"x": np.array(start, dtype=float)}, {"rtol": RTOL, "progress": False}
+    return integrate(flow, begin, until, limits=Limits(seconds=1e6), **how | options)
 
 
 def told(run: Solution) -> list[float]:
-    """Events, stretches between switches with their shares, and the end."""
+    """Events, stretches between switches with their shares, first and last row, and the end."""
     events = [(e.time, e.direction, e.index, e.name.startswith("sliding")) for e in run.events]
     modes = [(m.begins, m.ends, *m.on, *np.ravel(m.share)) for m in run.modes]
-    return [float(x) for row in (*events, *modes, (run.time,), run.final["x"]) for x in row]
+    ends = (*run.trajectory["time"].values[[0, -1]], *run.final["x"], run.resumable)
+    return [float(x) for row in (*events, *modes, ends) for x in row]
 
 
 def crossing(c: float) -> Numbers:
     run = solved(flow_of(lambda x, on: 1 + c * on, lambda x: x), [-1], 2.0)
-    return [1, 1, 0, 0, 0, 1, 0, 1, 2, 1, 2, 1 + c], told(run)
+    return [1, 1, 0, 0, 0, 1, 0, 1, 2, 1, 0, 2, 1 + c, 0], told(run)
 
 
 def falling(c: float) -> Numbers:
     run = solved(flow_of(lambda x, on: -c - 2 * (1 - on), lambda x: x), [1], 2.0)
     t = 1 / c
-    return [t, -1, 0, 0, 0, t, 1, t, 2, 0, 2, -(c + 2) * (2 - t)], told(run)
+    return [t, -1, 0, 0, 0, t, 1, t, 2, 0, 0, 2, -(c + 2) * (2 - t), 0], told(run)
 
 
-def shut_again(c: float) -> Numbers:
-    """x1' = 1 - (c + 1 - x2) on: it slides from t = 1 with the share 1/(c + 1 - t), until c."""
+def goes_on(c: float) -> Numbers:
+    """x1' = 1 - (c + 1 - x2) on slides from t = 1 with the share 1/(c + 1 - t), until c."""
     field = lambda x, on: np.r_[1 - on * (c + 1 - x[1]), 1.0, on]  # noqa: E731
-    save = [0.5, (1 + c) / 2, c + 1]
+    save = [0.0, (1 + c) / 2, c + 1]
     run = solved(flow_of(field, lambda x: x[:1]), [-1, 0, 0], c + 1, save=save)
-    shares = run.trajectory["gates"].values[run.trajectory["time"].values == save[1], 0]
+    share = run.trajectory["gates"].sel(time=save[1]).values
     modes = [0, 1, 0, 1, c, 0, 1 / c, 1, c, c + 1, 1]
-    known = [1, 1, 0, 1, c, -1, 0, 1, *modes, c + 1, 0.5, c + 1, np.log(c) + 1, 2 / (c + 1)]
-    return known, [*told(run), *shares]
+    ends = [0, c + 1, 0.5, c + 1, np.log(c) + 1, 0]
+    return [1, 1, 0, 1, c, -1, 0, 1, *modes, *ends, 2 / (c + 1)], [*told(run), *share]
 
 
-def opened_again(c: float) -> Numbers:
-    """x1' = 2 - x2 - c on: it slides from t = 1 with the share (2 - t)/c, until 2."""
-    field = lambda x, on: np.r_[2 - x[1] - c * on, 1.0]  # noqa: E731
-    run = solved(flow_of(field, lambda x: x[:1]), [-1.5, 0], 3.0)
-    modes = [0, 1, 0, 1, 2, 0, 1 / c, 0, 2, 3, 0]
-    return [1, 1, 0, 1, 2, -1, 0, 1, *modes, 3, -0.5, 3], told(run)
+def turning(c: float) -> Flow:
+    return flow_of(lambda x, on: np.r_[2 - x[1] - c * on, 1.0], lambda x: x[:1])
+
+
+def turns_back(c: float) -> Numbers:
+    """x1' = 2 - x2 - c on slides from t = 1 with the share (2 - t)/c, until 2."""
+    modes = [0, 1, 0, 1, 2, 0, 1 / c, 0, 2, 2.5, 0]
+    known = [1, 1, 0, 1, 2, -1, 0, 1, *modes, 0, 2.5, -0.125, 2.5, 0]
+    return known, told(solved(turning(c), [-1.5, 0], 2.5))
 
 
 def two_slide(c: float) -> Numbers:
     """x_k' = 1 - c_k on_k: each stays on its surface with the share 1/c_k, from t = 1 and 2."""
     run = solved(flow_of(lambda x, on: 1 - np.array([c, 4.0]) * on, lambda x: x), [-1, -2], 3.0)
-    events = [1, 1, 0, 1, 2, 1, 1, 1]
     modes = [0, 1, 0, 0, 1, 2, 0, 0, 1 / c, 1 / c, 2, 3, 0, 0, 1 / c, 1 / c, 0.25, 0.25]
-    return [*events, *modes, 3, 0, 0], told(run)
+    return [1, 1, 0, 1, 2, 1, 1, 1, *modes, 0, 3, 0, 0, 0], told(run)
 
 
-def together(c: float) -> Numbers:
-    """Both cross at 1/c; with one of them on they would stand still."""
-    field = lambda x, on: -c + c * (on - on[::-1]) ** 2  # noqa: E731
-    run = solved(flow_of(field, lambda x: x), [1, 1], 2.0)
-    t = 1 / c
-    events, modes = [t, -1, 0, 0, t, -1, 1, 0], [0, t, 1, 1, t, 2, 0, 0]
-    return [*events, *modes, 2, 1 - 2 * c, 1 - 2 * c], told(run)
+def at_once(c: float) -> Numbers:
+    """Both gates shut at 1/c; with one of them on x would stand still."""
+    run = solved(flow_of(lambda x, on: c * ((on - on[::-1]) ** 2 - 1), lambda x: x), [1, 1], 2.0)
+    t, x = 1 / c, 1 - 2 * c
+    return [t, -1, 0, 0, t, -1, 1, 0, 0, t, 1, 1, t, 2, 0, 0, 0, 2, x, x, 0], told(run)
 
 
 def on_the_surface(c: float) -> Numbers:
-    """Of three gates at 0 the first leaves, the second slides, the third turns back."""
+    """Of three gates at 0 the first opens, the second slides, the third stays shut."""
     field = lambda x, on: np.array([1.0, 1 - c * on[1], -1 - on[2]])  # noqa: E731
     run = solved(flow_of(field, lambda x: x), [0, 0, 0], 1.0)
-    return [0, 1, 1, 0, 0, 1 / c, 1 / c, 1, 1, 0, -1], told(run)
+    return [0, 1, 1, 0, 0, 1 / c, 1 / c, 0, 1, 1, 0, -1, 0], told(run)
 
 
 def marked(c: float) -> Numbers:
-    """x = (cos ct, sin ct): its first number falls to 1/2, rises to it, and ends at 0."""
-    up, down = (Mark(lambda theta: theta["x"][0], 0.5, way) for way in (1, -1))
-    stop = Mark(lambda theta: theta["x"][1], 0.0, 1)
-    marks = {"any": Mark(lambda theta: theta["x"][0], 0.5), "up": up, "down": down}
-    flow = flow_of(lambda x: c * np.array([-x[1], x[0]]))
-    run = solved(flow, [1, 0], 9.0, marks=marks, stops={"stop": stop}, save=[0.3, 0.6])
-    t = run.trajectory["time"].values
-    speed = run.trajectory["speed"].values
-    a, b = np.arccos(0.5) / c, (2 * np.pi - np.arccos(0.5)) / c
-    events = [(a, -1), (a, -1), (b, 1), (b, 1), (2 * np.pi / c, 1)]
-    known = [*np.ravel(events), 0.3, 0.6, 2 * np.pi / c, c, c, c, 1]
-    names = [e.name for e in run.events] == ["any", "down", "any", "up", "stop"]
-    return known, [*np.ravel([(e.time, e.direction) for e in run.events]), *t, *speed, names * 1.0]
+    """x = (cos ct, sin ct): both cross 1/2, twice; marks of one direction see one of them, and the
+    solve stops where sin ct rises to 0."""
+    flow, each = flow_of(lambda x: c * np.array([-x[1], x[0]])), lambda theta: theta["x"]
+    marks = {"both": Mark(each, 0.5), "up": Mark(lambda theta: theta["x"][0], 0.5, 1)}
+    marks["down"] = Mark(lambda theta: theta["x"][0], 0.5, -1)
+    stop = {"stop": Mark(lambda theta: theta["x"][1], 0.0, 1)}
+    run = solved(flow, [1, 0], 9.0, marks=marks, stops=stop, save=[0.3, 0.6])
+    at, index = np.array([1, 2, 2, 5, 10, 10, 12]) * np.pi / 6 / c, (1, 0, 0, 1, 0, 0, 0)
+    events = zip(at, (1, -1, -1, -1, 1, 1, 1), index, (4, 4, 4, 4, 4, 2, 4), strict=True)
+    found = [(e.time, e.direction, e.index, len(e.name)) for e in run.events]
+    rows = run.trajectory
+    known = [*np.ravel(list(events)), 0.3, 0.6, 2 * np.pi / c, c, c, c]
+    return known, [*np.ravel(found), *rows["time"].values, *rows["speed"].values]
 
 
-def staged(c: float) -> Numbers:
+def phased(c: float) -> Numbers:
     """Up by c for a unit of time, down twice as fast to 0, up again for half a unit."""
     up, down = flow_of(lambda x: np.array([c])), flow_of(lambda x: np.array([-2 * c]))
     stop = Mark(lambda theta: theta["x"][0], 0.0, -1)
     phases = [Phase("up", up, 1.0), Phase("down", down, 5.0, stop), Phase("last", up, 0.5)]
-    run = solved(phases, [0], save=[0.5, 1.25, 1.75])
+    run = solved(phases, [0], save=Linear(3))
     parts = [x for p in run.phases for x in (p.begins, p.ends)]
-    rows = run.trajectory
-    t, events = rows["time"].values, [e.time for e in run.events]
-    known = [1, 1.5, 2, 0, 1, 1, 1.5, 1.5, 2, 0.5, 1, 1.25, 1.5, 1.75, 2, 0, 0, 1, 1, 2, 2, c / 2]
-    return known, [*events, *parts, *t, *rows["phase"].values, *run.final["x"]]
+    rows, events = run.trajectory, [x for e in run.events for x in (e.time, e.index)]
+    times, phase = [0, 0.5, 1, 1.5, 1.75, 2], [0, 0, 0, 1, 2, 2]
+    known = [1, 0, 1.5, 0, 2, 2, 0, 1, 1, 1.5, 1.5, 2, *times, *phase, c / 2]
+    return known, [*events, *parts, *rows["time"].values, *rows["phase"].values, *run.final["x"]]
+
+
+def drifting(rate: float) -> Flow:
+    kept = {"norm": lambda theta: np.sum(theta["x"] ** 2)}
+    return flow_of(lambda x: np.full(2, rate), conserved=kept)
 
 
 def drifted(c: float) -> Numbers:
-    """x' = c from (1, 1) moves |x|^2 by 4c + 2c^2, over the largest squared norm: no solve of it
-    is complete; nothing moves with the rate 0, and phases add."""
-    kept = {"norm": lambda theta: np.sum(theta["x"] ** 2)}
-    flow = flow_of(lambda x: np.full(2, c), conserved=kept)
-    one = solved(flow, [1, 1], 1.0)
-    two = solved([Phase("a", flow, 0.5), Phase("b", flow, 0.5)], [1, 1])
-    size = lambda t: 2 * (1 + c * t) ** 2  # noqa: E731
+    """The drift of |x|^2 along x' = c is its change over the largest |x|^2, phase by phase; beyond
+    1000 rtol, and not before, the solve says so."""
+    size, flow = (lambda t: 2 * (0.1 + c / 20 * t) ** 2), drifting(c / 20)
+    one = solved(flow, [0.1, 0.1], 1.0)
+    two = solved([Phase("a", flow, 0.5), Phase("b", flow, 0.5)], [0.1, 0.1])
     parts = [(size(t) - size(s)) / size(t) for s, t in ((0, 1), (0, 0.5), (0.5, 1))]
-    found = [*(run.drifts["norm"] for run in (one, two)), 1.0 * (str(one.status) == "drifted")]
-    return [parts[0], parts[1] + parts[2], 1], found
+    near = [solved(drifting(r * c * RTOL / 4), [1.0, 1.0], 1.0) for r in (999.5, 1000.5)]
+    found = [str(run.status) == "drifted" for run in (one, two, *near)]
+    return [parts[0], sum(parts[1:]), 1, 1, 0, 1], [one.drifts["norm"], two.drifts["norm"], *found]
 
 
 def resolved(c: float) -> Numbers:
-    """rtol times the root mean square of the start, or the flow's scale; 1 at the origin."""
-    still, how = (lambda x: 0 * x), Solver("scipy", "dop853")
-    starts = [[3 * c, 4 * c], [0, 0]]
-    runs = [solved(flow_of(still), start, 1.0, solver=how) for start in starts]
-    runs.append(solved(flow_of(still, scale=c / 8), starts[0], 1.0, solver=how))
-    return [np.sqrt(12.5) * c, 1, c / 8], [run.atol / RTOL for run in runs]
+    """The absolute tolerance is rtol times the root mean square of the start (1 at the origin), or
+    the flow's scale; a solve of 20 time constants and more is taken for stiff."""
+    still, starts = (lambda x: 0 * x), [[3 * c, 4 * c], [0, 0]]
+    runs = [solved(flow_of(still), start, 1.0) for start in starts]
+    runs.append(solved(flow_of(still, scale=c / 8), starts[0], 1.0))
+    decay = [solved(flow_of(lambda x, k=k: -k * x), [1], 2.0) for k in (5 * c - 0.1, 5 * c + 0.1)]
+    stiff = [run.solver["method"] == "bdf" for run in decay]
+    return [np.sqrt(12.5) * c, 1, c / 8, 0, 1], [*(run.atol / RTOL for run in runs), *stiff]
 
 
-@paper.family(
-    {
-        "ours: a solve crosses a gate": ("It opens where the field leads on.", crossing),
-        "ours: a solve shuts a gate": ("It shuts where the field leads on.", falling),
-        "ours: a solve slides and goes on": (shut_again.__doc__, shut_again),
-        "ours: a solve slides and turns back": (opened_again.__doc__, opened_again),
-        "ours: two gates slide": (two_slide.__doc__, two_slide),
-        "ours: two gates switch at once": (together.__doc__, together),
-        "ours: a start on the surface": (on_the_surface.__doc__, on_the_surface),
-        "ours: marks, stops and rows of a solve": (marked.__doc__, marked),
-        "ours: phases of a solve": (staged.__doc__, staged),
-        "ours: drift of a solve": (drifted.__doc__, drifted),
-        "ours: what a solve resolves": (resolved.__doc__, resolved),
-    },
-    setting="a system that is solved by hand",
-)
+class Sink:
+    """Keeps rows up to its last checkpoint, for a second solve; it breaks after some of them."""
+
+    def __init__(self, most: float = np.inf):
+        self.segments, self.kept, self.last, self.most = [], 0, None, most
+
+    def begin(self, shape: Any) -> Any:
+        del self.segments[self.kept :]
+        return self.last
+
+    def flush(self, segment: Any) -> None:
+        self.segments.append(segment)
+
+    def checkpoint(self, checkpoint: Any) -> None:
+        self.last, self.kept, self.most = checkpoint, len(self.segments), self.most - 1
+        if self.most == 0:
+            raise KeyboardInterrupt
+
+    def collect(self) -> Any:
+        return joined(self.segments)
+
+
+def resumed(c: float) -> Numbers:
+    """A solve that breaks while it slides goes on from its last stored state, as if nothing was."""
+    broken, whole = Sink(2), Sink()
+
+    def go(c: float, sink: Sink) -> list[float]:
+        run = solved(turning(c), [-1.5, 0], 2.5, store=Store(sink, every=12))
+        return [*told(run), *run.trajectory["speed"].values[-9:], run.work["steps"]]
+
+    with contextlib.suppress(KeyboardInterrupt):
+        go(c, broken)
+    return go(2.0, whole), go(2.0, broken)
+
+
+SYSTEMS = {
+    "a solve crosses a gate": ("A gate opens where the field leads on.", crossing),
+    "a solve shuts a gate": ("A gate shuts where the field leads on.", falling),
+    "a solve slides and goes on": (goes_on.__doc__, goes_on),
+    "a solve slides and turns back": (turns_back.__doc__, turns_back),
+    "two gates slide": (two_slide.__doc__, two_slide),
+    "two gates switch at once": (at_once.__doc__, at_once),
+    "a start on the surface": (on_the_surface.__doc__, on_the_surface),
+    "marks, stops and rows of a solve": (marked.__doc__, marked),
+    "phases of a solve": (phased.__doc__, phased),
+    "drift of a solve": (drifted.__doc__, drifted),
+    "what a solve resolves": (resolved.__doc__, resolved),
+    "a solve that is resumed": (resumed.__doc__, resumed),
+}
+
+
+@paper.family({f"ours: {k}": v for k, v in SYSTEMS.items()}, setting="a system solved by hand")
 def by_hand(study, system: Any) -> Measurement:
     (known, found), there = system(2.0), system(2.5)[1]
     other = Control("another strength", measured=there)
