@@ -157,9 +157,10 @@ def turned(X: np.ndarray) -> np.ndarray:
     return np.swapaxes(X, -1, -2)
 
 
-def neurons_of(gamma: float, a: float) -> np.ndarray:
-    """w of both heads at K = 2 (Lemma C.4)."""
-    return np.array([[gamma, gamma, a, a], [gamma, gamma, -a, -a]])
+def neurons_of(gamma: Any, a: Any) -> np.ndarray:
+    """w[..., head, signal] at K = 2 (Lemma C.4)."""
+    gamma, a = np.broadcast_arrays(gamma, a)
+    return np.stack([np.stack([gamma, gamma, s * a, s * a], axis=-1) for s in (1, -1)], axis=-2)
 
 
 def both_heads(S: np.ndarray) -> np.ndarray:
@@ -243,7 +244,7 @@ def forward(w: Any, S: Any, population: MixturePopulation, bias: float) -> tuple
     z = np.einsum("nka,...hab,nqb->...hnkq", X, S, X, optimize=True)
     e = np.exp(z - np.real(z).max(axis=-2, keepdims=True))
     p = e / e.sum(axis=-2, keepdims=True)
-    H = np.einsum("ha,nka,...hnkq->...hn", w, X, p, optimize=True)
+    H = np.einsum("...ha,nka,...hnkq->...hn", w, X, p, optimize=True)
     on = np.real(H) + bias > 0
     f = (SIGNS * on * (H + bias)).sum(axis=-2)
     return p, H, f
@@ -256,8 +257,8 @@ def force(w: Any, S: Any, population: MixturePopulation, bias: float) -> tuple[A
     g = 1 / (1 + np.exp(population.label * f))
     on = np.real(H) + bias > 0
     c = SIGNS * on * (population.weight * population.label * g)[..., None, :]
-    values = np.einsum("ha,nka->hnk", w, X)
-    spread = values[..., None] - np.einsum("hnk,...hnkq->...hnq", values, p)[..., None, :]
+    values = np.einsum("...ha,nka->...hnk", w, X)
+    spread = values[..., None] - np.einsum("...hnk,...hnkq->...hnq", values, p)[..., None, :]
     dw = np.einsum("...hn,...hnkq,nka->...ha", c, p, X, optimize=True)
     M = np.einsum("...hn,...hnkq,nka,nqb->...hab", c, p * spread, X, X, optimize=True)
     return dw, M
