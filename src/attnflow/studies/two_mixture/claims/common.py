@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -139,9 +140,7 @@ class StageTwo:
 
     @functools.cached_property
     def rates(self) -> dict[str, np.ndarray]:
-        """S', A', B' of Appendix B.2."""
-        M, Mt, S, St = self.M, turned(self.M), self.S, turned(self.S)
-        return {"S": M @ self.B + self.A @ M, "A": M @ St + S @ Mt, "B": Mt @ S + St @ M}
+        return gram_rates(self.S, self.A, self.B, self.M)
 
     @functools.cached_property
     def attention(self) -> np.ndarray:
@@ -157,6 +156,35 @@ def turned(X: np.ndarray) -> np.ndarray:
     return np.swapaxes(X, -1, -2)
 
 
+def gram_rates(S: Any, A: Any, B: Any, M: Any) -> dict[str, np.ndarray]:
+    """S', A', B' of Appendix B.2."""
+    key, query = M @ turned(S), turned(M) @ S
+    return {"S": M @ B + A @ M, "A": key + turned(key), "B": query + turned(query)}
+
+
+def stacked(A: Any, S: Any, B: Any) -> np.ndarray:
+    """[[A, S], [S^T, B]]."""
+    rows = np.concatenate([A, S], -1), np.concatenate([turned(S), B], -1)
+    return np.concatenate(rows, -2)
+
+
+def root(w4: float, X: np.ndarray) -> np.ndarray:
+    """`(w4 I + X)^(1/2)` of symmetric matrices."""
+    values, U = np.linalg.eigh(w4 * np.eye(X.shape[-1]) + X)
+    return (U * np.sqrt(np.maximum(values, 0))[..., None, :]) @ turned(U)
+
+
+def written(w: Any, S: Any, omega: float, pop: MixturePopulation, bias: float) -> SimpleNamespace:
+    """Eq. (1) at infinite width with its losses, forces and powers, at a state or at many."""
+    (p, H, f), (dw, M) = forward(w, S, pop, bias), force(w, S, pop, bias)
+    A, B = root(omega**4, S @ turned(S)), root(omega**4, turned(S) @ S)
+    dS, each, d = M @ B + A @ M, np.log1p(np.exp(-pop.label * f)), pop.agreement
+    given = np.transpose([pop.weight * (d == x) / pop.weight[d == x].sum() for x in pop.agreements])
+    power, losses = (dw**2).sum((-1, -2)), {"loss": each @ pop.weight, "given": each @ given}
+    powers = power, (M * dS).sum((-1, -2, -3))
+    return SimpleNamespace(p=p, height=H + bias, dw=dw, dS=dS, A=A, B=B, power=powers, **losses)
+
+
 def neurons_of(gamma: Any, a: Any) -> np.ndarray:
     """w[..., head, signal] at K = 2 (Lemma C.4)."""
     gamma, a = np.broadcast_arrays(gamma, a)
@@ -169,9 +197,7 @@ def both_heads(S: np.ndarray) -> np.ndarray:
 
 
 @paper.once
-def stage_two(
-    gamma: float, a: float, bias: float, omega: float, stop: float, groups: int = 2
-) -> Solution:
+def stage_two(gamma: float, a: float, bias: float, omega: float, stop: float, groups=2) -> Solution:
     """Attention on the conflicting samples until the score is reached: its time is T2 - T1."""
     hard = MixtureClassification(groups, 3).orbits.restricted(agreement=-1)
     flow = symmetric_flow(hard, omega, bias, ("neurons",))

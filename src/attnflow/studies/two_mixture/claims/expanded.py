@@ -59,9 +59,8 @@ class Point:
     @functools.cached_property
     def uniform(self) -> np.ndarray:
         """M with 1/3 in place of p but not in g: that of S = 0, where g = 1/2."""
-        return (
-            2 * self.known[1] * common.score_force(self.w, np.zeros((2, 4, 4)), CONFLICTING, BIAS)
-        )
+        g, still = self.known[1], np.zeros((2, 4, 4))
+        return 2 * g * common.score_force(self.w, still, CONFLICTING, BIAS)
 
     def of_sample(self, sample: str) -> np.ndarray:
         """-d loss/dS on one conflicting sample alone."""
@@ -69,15 +68,13 @@ class Point:
         return common.score_force(self.w, common.both_heads(self.S), alone, BIAS)
 
     def rates(self, M: np.ndarray) -> dict[str, np.ndarray]:
-        S, A, B = self.S, self.A, self.B
-        return {"S": M @ B + A @ M, "A": M @ S.T + S @ M.T, "B": M.T @ S + S.T @ M}
+        return common.gram_rates(self.S, self.A, self.B, M)
 
     def p(self, sample: str, query: str) -> dict[str, float]:
         """The attention of a signed token of a sample on each of them."""
         words = sample.replace("+", "").split()
-        return dict(
-            zip(words, self.known[0][NAMES.index(sample), :, words.index(query)], strict=True)
-        )
+        at = NAMES.index(sample), slice(None), words.index(query)
+        return dict(zip(words, self.known[0][at], strict=True))
 
     def mean(self, sample: str, query: str) -> float:
         """w.X p."""
@@ -93,10 +90,8 @@ def points() -> tuple[Point, ...]:
     rng, made = np.random.default_rng(17), []
     for _ in range(3):
         S = common.lifted(*(0.4 * rng.standard_normal((2, 2)) for _ in range(2)))
-        A, B = (
-            common.lifted(*(x @ common.turned(x) for x in rng.standard_normal((2, 2, 2))))
-            for _ in range(2)
-        )
+        pairs = (rng.standard_normal((2, 2, 2)) for _ in range(2))
+        A, B = (common.lifted(*(x @ common.turned(x) for x in pair)) for pair in pairs)
         made.append(Point(float(rng.uniform(0.2, 0.6)), float(rng.uniform(0.5, 1.0)), S, A, B))
     return tuple(made)
 
@@ -117,8 +112,6 @@ def weighted(printed: Value, measured: Value, text: str, right: Value | None = N
         snippet="weights_of_samples",
     )
 
-
-# --- Appendix E.5: rates at T1, that is with p = 1/3.
 
 HIGH, LOW = 2 / 3, -1 / 3
 """w.c - w.Xp and -w.Xp over w.c, for a conflicting sample under uniform attention."""
@@ -187,7 +180,7 @@ def rate_at_t1(entry: tuple[str, int, int]) -> Claim:
     return paper.claim(label, part="constant", regime=past_gates, **read)(rate)
 
 
-s1, s2, s3, s4, a1, a2, a3, a4, b1, b2, b3, b4 = map(rate_at_t1, AT_T1)
+rates_at_t1 = tuple(map(rate_at_t1, AT_T1))
 
 
 # --- Terms of the displays: query and key are signed tokens of one sample.
@@ -234,8 +227,6 @@ def rearranged(x: Point, row: np.ndarray, plus: bool) -> float:
     total += sign * x.a * (times(row, "c1") * a + times(row, "c2") * b)
     return x.known[1] * total
 
-
-# --- Appendix E.6: sums of partial gradients.
 
 SUMS_TORN = "the sums are torn across pages; each has the three terms of its one sample"
 
@@ -297,8 +288,6 @@ def sums_cancel(study) -> Measurement:
     )
 
 
-# --- Appendix E.7: expanded updates.
-
 GARBLED = "terms of the display are garbled; put together by the pattern of those that are clear"
 
 
@@ -347,9 +336,7 @@ def expansion(label: str) -> Claim:
     return paper.claim(label, part="constant", regime=past_gates, torn=torn)(update)
 
 
-keys_c1_v1, keys_v1_v1, queries_c1_v1, queries_c1_c1, c1_c1, v1_v1, v1_c1 = map(
-    expansion, EXPANSIONS
-)
+expanded_updates = tuple(map(expansion, EXPANSIONS))
 
 
 @paper.claim("App E.7.1 (rearranged)", part="proof-step", regime=past_gates)

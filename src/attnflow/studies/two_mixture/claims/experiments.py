@@ -19,7 +19,6 @@ from attnflow.reduce import Descents, gram_descent
 from attnflow.studies.two_mixture import algorithm, stages
 from attnflow.studies.two_mixture.claims import common
 from attnflow.studies.two_mixture.claims.common import TWO, turned
-from attnflow.studies.two_mixture.claims.gradients import root
 from attnflow.studies.two_mixture.config import Config
 from attnflow.studies.two_mixture.descent import attention_only
 from attnflow.studies.two_mixture.paper import paper
@@ -76,9 +75,6 @@ def joint_of(study, groups: int = 2) -> Solution:
     return algorithm.learning(groups, float(study.config.omega), float(study.config.bias))
 
 
-# --- Section 3.1.
-
-
 @observed("Sec 3.1 (i)")
 def consistent_before_conflicting(study) -> Measurement:
     """The loss of consistent samples falls early, that of conflicting ones only after sufficient
@@ -86,11 +82,10 @@ def consistent_before_conflicting(study) -> Measurement:
     end, early = half_step(study, 0), half_step(study, 1)
     hard, easy = losses(study)[early]
     later = losses(study)[[end, min(5 * early, end - 1)], 0]
+    soon = Control("five times later", later[1])
     return every(
         waits=at_least(bound=0.98, measured=hard, control=Control("the consistent samples", easy)),
-        learns=at_most(
-            bound=0.51, measured=later[0], control=Control("five times later", later[1])
-        ),
+        learns=at_most(bound=0.51, measured=later[0], control=soon),
     )
 
 
@@ -136,9 +131,6 @@ def descent_follows_the_flow(study) -> Measurement:
     hard, easy = (joint_of(study).first(f"half {d}") for d in (-1, 1))
     other = Control("of the consistent samples", easy)
     return equal(predicted=hard, measured=half_step(study, 0) * LR, rtol=0.015, control=other)
-
-
-# --- Appendix A.
 
 
 @observed("App A.1 (Fig 2)")
@@ -237,9 +229,6 @@ def more_groups_alike(study) -> Measurement:
     )
 
 
-# --- Section 6.
-
-
 @observed("Observation 1 (trainable)")
 def many_groups_are_learnt(study) -> Measurement:
     """The transformer of eq. (1) learns K >= 3 mixtures: y f > 0 on every sample at loss .05."""
@@ -332,11 +321,9 @@ def edges(run: Solution, omega: float, b: float) -> tuple[list[float], list[floa
     states = run.states(t)
     w = common.neurons_of(*states["w"].T)
     S = common.both_heads(common.lifted(states["S_sum"], states["S_diff"]))
-    dw, M = common.force(w, S, TWO.population, b)
-    A, B = root(omega**4, S @ turned(S)), root(omega**4, turned(S) @ S)
-    power = np.stack([(dw**2).sum(axis=(1, 2)), (M * (M @ B + A @ M)).sum(axis=(1, 2, 3))])
-    gate = common.forward(w, S, TWO.population, b)[1].min(axis=(1, 2)) + b
-    q, surplus = power[1] / power.sum(axis=0) - 0.5, power[1] - power[0]
+    x = common.written(w, S, omega, TWO.population, b)
+    gate, power = x.height.min(axis=(1, 2)), x.power
+    q, surplus = power[1] / (power[0] + power[1]) - 0.5, power[1] - power[0]
 
     def zero(x: np.ndarray, i: int) -> float:
         return float(t[i] + (t[i + 1] - t[i]) * x[i] / (x[i] - x[i + 1]))

@@ -85,9 +85,8 @@ def rate_at_uniform_attention(study) -> Measurement:
     c_1 (v_1^\top B v_1 - v_1^\top B v_2 + c_1^\top A c_1 - c_1^\top A c_2)$, and $\frac{d}{dt}
     c_1^\top S (v_1 + v_2)$ vanishes."""
     r, M = common.second_stage(study), at_t1(study)[2]
-    g = 1 / (
-        1 + np.exp(common.forward(r.w, common.both_heads(r.S), common.CONFLICTING, r.bias)[2][:, 0])
-    )
+    f = common.forward(r.w, common.both_heads(r.S), common.CONFLICTING, r.bias)[2]
+    g = 1 / (1 + np.exp(f[:, 0]))
     rate = (M @ r.B + r.A @ M)[:, C1] * (g / g[0])[:, None]  # all conflicting samples share g
     brackets = r.B[:, V1, V1] - r.B[:, V1, V2] + r.A[:, C1, C1] - r.A[:, C1, C2]
     printed = g / 3 * 2 * brackets * 2 / 3 * r.gamma

@@ -8,7 +8,7 @@ from attnflow.claims import Claim, Control, Measurement, at_least, corrected, eq
 from attnflow.models.two_head import HEADS
 from attnflow.models.two_head_gram import infinite_width_start
 from attnflow.studies.two_mixture.claims import common
-from attnflow.studies.two_mixture.claims.common import C1, C2, V1, StageTwo, staged
+from attnflow.studies.two_mixture.claims.common import C1, C2, V1, forward, staged
 from attnflow.studies.two_mixture.claims.stage_two import AFTER, everyone
 from attnflow.studies.two_mixture.errata import DIAGONAL
 from attnflow.studies.two_mixture.paper import paper
@@ -51,7 +51,7 @@ def signs_of(number: int) -> Claim:
     return paper.claim(f"Lemma E.5 (line {number})", regime=staged)(line)
 
 
-line_1, line_2, line_3, line_4, line_5, line_6, line_7, line_8, line_9 = map(signs_of, LINES)
+lines = tuple(map(signs_of, LINES))
 
 
 @paper.claim(
@@ -111,9 +111,8 @@ def second_column(study) -> Measurement:
     r = common.second_stage(study)
 
     def rates(row: int, column: int) -> np.ndarray:
-        return np.stack(
-            [r.rates[block][AFTER, i + row, j + column] for block, i, j, _ in LINES.values()]
-        )
+        places = [(block, i + row, j + column) for block, i, j, _ in LINES.values()]
+        return np.stack([r.rates[block][AFTER, i, j] for block, i, j in places])
 
     other = Control("of the other group's row", rates(1, 1))
     return sign(predicted=-np.sign(rates(0, 0)), measured=rates(0, 1), control=other)
@@ -133,22 +132,17 @@ def parabola(study) -> Measurement:
         high = np.linspace(1 / 3, top, 40)[1:-1]
         return float(((high * (1 - high))[:, None] - low * (1 - low)).min())
 
-    return sign(
-        predicted=1, measured=gap(2 / 3), control=Control("up to 1, as extracted", gap(1.0))
-    )
+    control = Control("up to 1, as extracted", gap(1.0))
+    return sign(predicted=1, measured=gap(2 / 3), control=control)
 
 
 @paper.claim("Lemma E.6", regime=staged)
 def gates_on(study) -> Measurement:
     r"""On $[T_1, T_2]$ the gates of all conflicting samples are on, in both heads."""
 
-    def heights(r: StageTwo, population: MixturePopulation) -> float:
-        return float(
-            (common.forward(r.w, common.both_heads(r.S), population, r.bias)[1] + r.bias).min()
-        )
+    def heights(population: MixturePopulation) -> list[float]:
+        found = ((r, common.both_heads(r.S)) for r in everyone(study))
+        return [float((forward(r.w, S, population, r.bias)[1] + r.bias).min()) for r, S in found]
 
-    easy = common.TWO.population.restricted(agreement=1)
-    found, shut = (
-        [heights(r, each) for r in everyone(study)] for each in (common.CONFLICTING, easy)
-    )
+    found, shut = map(heights, (common.CONFLICTING, common.TWO.population.restricted(agreement=1)))
     return sign(predicted=1, measured=found, control=Control("the consistent samples", shut))

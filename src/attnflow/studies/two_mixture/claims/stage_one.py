@@ -81,9 +81,6 @@ def sensitivities(study, ws: list[np.ndarray], *kinds: str) -> np.ndarray:
     return g[:, at].sum(axis=1)
 
 
-# --- Stage 1.1: Lemmas 5.2, D.1, D.2.
-
-
 CONSISTENT = ("++", "--")
 
 
@@ -100,19 +97,14 @@ def along_signals(study, times, heads: tuple[int, ...], kinds: tuple[str, ...]) 
     return equal(predicted=rate(kinds), measured=measured, rtol=1e-12, control=conflicting)
 
 
+FIRST = r"{0}: $dw_{1}^\top v_k/dt = {2}\frac18\sum g$ over the consistent samples."
 early_signals = {
-    "Lemma 5.2 (classification signals)": (
-        r"With all gates on, $dw_\pm^\top v_k/dt = \pm\frac18\sum g$ over the consistent samples.",
-        *(early, (0, 1), CONSISTENT),
-    ),
-    "Lemma D.1 (w+)": (
-        r"Stage 1.1: $dw_+^\top v_k/dt = \frac18\sum_{k', s = s'} g(X_{k',s,s'})$.",
-        *(early, (0,), CONSISTENT),
-    ),
-    "Lemma D.1 (w-)": (
-        r"Stage 1.1: $dw_-^\top v_k/dt = -\frac18\sum_{k', s = s'} g(X_{k',s,s'})$.",
-        *(early, (1,), CONSISTENT),
-    ),
+    f"Lemma {id}": (FIRST.format(*words), early, heads, CONSISTENT)
+    for id, words, heads in (
+        ("5.2 (classification signals)", ("While all gates are on", r"\pm", r"\pm"), (0, 1)),
+        ("D.1 (w+)", ("Stage 1.1", "+", ""), (0,)),
+        ("D.1 (w-)", ("Stage 1.1", "-", "-"), (1,)),
+    )
 }
 signals_early = paper.family(early_signals, part="constant", regime=two_mixtures)(along_signals)
 
@@ -200,9 +192,6 @@ def slower_with_groups(study) -> Measurement:
     )
 
 
-# --- Stage 1.2: Lemmas 5.3, D.4, D.5.
-
-
 @paper.family(
     {
         "Lemma 5.3": (r"With $H_+(X_{k,-,-}) < -b$: $dw_+^\top c_k/dt = \frac18 g(X_{k,+,+})$.", 0),
@@ -219,20 +208,12 @@ def along_groups(study, head: int) -> Measurement:
     return equal(predicted=rate, measured=found, rtol=1e-12, control=wrong)
 
 
+SECOND = r"Stage 1.2: $dw_{0}^\top v_k/dt = {1}\frac18\sum g(X_{{k',{0},{0}}})$ over $k'$."
 late_signals = {
-    "Lemma D.4 (w+)": (
-        r"Stage 1.2: $dw_+^\top v_k/dt = \frac18\sum_{k'} g(X_{k',+,+})$.",
-        *(late, (0,), ("++",)),
-    ),
-    "Lemma D.4 (w-)": (
-        r"Stage 1.2: $dw_-^\top v_k/dt = -\frac18\sum_{k'} g(X_{k',-,-})$.",
-        *(late, (1,), ("--",)),
-    ),
+    "Lemma D.4 (w+)": (SECOND.format("+", ""), late, (0,), ("++",)),
+    "Lemma D.4 (w-)": (SECOND.format("-", "-"), late, (1,), ("--",)),
 }
 signals_late = paper.family(late_signals, part="constant", regime=past_gates)(along_signals)
-
-
-# --- The end of stage 1: Cor. D.6, D.7, Thm. D.8.
 
 
 @paper.claim("Cor D.6", regime=past_gates)
@@ -272,9 +253,7 @@ def signals_outgrow_groups(study) -> Measurement:
 @paper.family(
     {
         "Cor D.7": (r"At $T_1 = \Theta(1)$ $w_+^\top\mu = \Theta(1)$ for every signal $\mu$.",),
-        "Lemma 5.3 (alignments)": (
-            r"If $T_1 = \Theta(1)$ then $w_+^\top v_k, w_+^\top c_k = \Theta(1)$ after stage 1.",
-        ),
+        "Lemma 5.3 (alignments)": (r"If $T_1 = \Theta(1)$ then $w_+^\top v_k, w_+^\top c_k$ too.",),
         "Thm 4.1 (T1)": ("A stage 1 whose length is free of omega aligns the neurons.",),
     },
     regime=order_one,
@@ -328,10 +307,9 @@ def consistent_outputs(study) -> Measurement:
     (gamma, a), measured = theory.neurons(t1, b), outputs(study, 1, t1)
     on = Control("with the other head's gate still on", np.full(4, 4 * a))
     soon = Control("after a hundredth of T0.5", outputs(study, 1, theory.gate_time(b) / 100).min())
+    known = np.full(4, gamma + 2 * a + b)
     return every(
-        size=equal(
-            predicted=np.full(4, gamma + 2 * a + b), measured=measured, rtol=1e-8, control=on
-        ),
+        size=equal(predicted=known, measured=measured, rtol=1e-8, control=on),
         sign=sign(predicted=1, measured=measured.min(), margin=b, control=soon),
     )
 

@@ -126,9 +126,6 @@ def reduced_is_full(study) -> Measurement:
     return equal(predicted=few, measured=full, rtol=1e-6, each=True, control=there)
 
 
-# --- Lemmas F.1 and F.2.
-
-
 @claim("App F (witness)")
 def witness(study) -> Measurement:
     r"""After stage 2 the neurons $w_\pm = c_1 + c_2 \pm (v_1 + v_2)$ have $y f$ bounded away from 0
@@ -230,9 +227,6 @@ def rate_along_c(study) -> Measurement:
         below=in_omega(study, "Omega", 0, lambda r: coefficient(r, "c1", -1), taken, 0.02),
         rest=in_omega(study, "O", 1, lambda r: coefficient(r, "c1", 1, 1.0), shut, 0.2),
     )
-
-
-# --- Theorem F.3.
 
 
 @paper.family(
@@ -347,9 +341,7 @@ def margin_sets_the_time(study) -> Measurement:
     r"""$\epsilon (T_3 - T_2) \to 1/\gamma^2$ with $\gamma$ the largest margin of the attention
     features at $T_2$, all gates on: the constant of Theorem F.3."""
     runs = [three(study), three(study, elsewhere=True)]
-    free, shut = (
-        [margin.margin(r.flow, r.at_t2, gates) for r in runs] for gates in ("all_on", "actual")
-    )
+    free, shut = ([margin.margin(r.flow, r.at_t2, g) for r in runs] for g in ("all_on", "actual"))
     sizes, actual = ([m.value for m in each] for each in (free, shut))
     known, other = ([theory.convergence_time(m, 1.0) for m in each] for each in (sizes, actual))
     a, b = LOSSES[-2:]
@@ -362,9 +354,6 @@ def margin_sets_the_time(study) -> Measurement:
         dual=equal(predicted=closed, measured=dual, rtol=1e-9, each=True, control=gates),
         time=equal(predicted=known, measured=per, rtol=0.005, each=True, control=slow),
     )
-
-
-# --- Theorem 4.1 at T3.
 
 
 @claim("Thm 4.1 (loss at T3)")

@@ -43,9 +43,6 @@ def at_t1(study) -> tuple[float, float, np.ndarray]:
     return gamma, c.omega**2, common.score_force(w, uniform, common.CONFLICTING, c.bias)
 
 
-# --- Rates at T1: Section 5.2 and the start of the proof of Lemma E.1.
-
-
 step = functools.partial(paper.claim, part="proof-step", regime=staged)
 constant = functools.partial(paper.claim, part="constant", regime=staged)
 
@@ -111,9 +108,6 @@ def order_at_start(study) -> Measurement:
     )
 
 
-# --- Dominance: Lemma E.1.
-
-
 def others(S: np.ndarray, key: int = C1, query: int = V1) -> np.ndarray:
     """Sizes of the scores with one block left out, by default the leading one."""
     kept = np.abs(S)
@@ -135,9 +129,8 @@ def self_ratio(G: np.ndarray, own: int, other: int) -> np.ndarray:
 
 def dominance(study, c: float, ratio, near, far) -> Measurement:
     """c at T1 from the loss, and the smallest c that serves a whole run; `ratio(r, exchanged)`."""
-    most, least = (
-        [float(ratio(r, swap)[AFTER].max()) for r in everyone(study)] for swap in (False, True)
-    )
+    rs, swaps = everyone(study), (False, True)
+    most, least = ([float(ratio(r, swap)[AFTER].max()) for r in rs] for swap in swaps)
     there = Control("keys and queries exchanged", measured=far)
     swapped = Control("c and v exchanged", least)
     return every(
@@ -209,9 +202,6 @@ def leading_norms(study) -> Measurement:
 
     other = Control("keys and queries exchanged", least("A", "B"))
     return at_least(bound=0.0, measured=least("B", "A"), slack=1e-15, control=other)
-
-
-# --- The three-variable bound: Lemmas E.2 and 5.5, the time of Lemma E.3.
 
 
 def _largest_b(r: StageTwo, key: int = C1, query: int = V1) -> np.ndarray:

@@ -24,9 +24,6 @@ SWAP = [1, 0, 3, 2]
 """Groups exchanged."""
 
 
-# --- Lemma C.1.
-
-
 @paper.once
 def start_grams(omega: float, dim: int) -> np.ndarray:
     """G[seed, head] of [WK, WQ] at Algorithm 1's start, K = 2, over omega^2."""
@@ -122,15 +119,9 @@ def kept(study, broken: str, gap: Callable[[Trained], np.ndarray]) -> Measuremen
     return at_most(bound=1e-13, measured=off(""), control=bent)
 
 
-# --- Symmetry between groups: Lemma C.2, Cor. C.3; between heads: Lemma C.4, Cor. C.5.
-
-
 @paper.family(
     {
-        "Lemma C.2 (eq 3)": (
-            r"$w^\top\mu_1 = w^\top\mu_2$ for signals of one type, at all times and in both heads.",
-            "w",
-        ),
+        "Lemma C.2 (eq 3)": (r"$w^\top\mu_1 = w^\top\mu_2$ for signals of one type, always.", "w"),
         "Lemma C.2 (eq 4)": ("Exchanging the groups leaves the scores as they are.", "S"),
         "Lemma C.2 (eq 5)": ("Exchanging the groups leaves the key self-scores as they are.", "A"),
         "Lemma C.2 (eq 6)": ("Exchanging the groups leaves the query self-scores alike.", "B"),
@@ -159,10 +150,7 @@ SIGN = "differ between the heads by the sign of each classification signal."
 
 @paper.family(
     {
-        "Lemma C.4 (eq 7)": (
-            r"$w_+^\top\mu = \pm w_-^\top\mu$ with the minus sign for classification signals.",
-            "w",
-        ),
+        "Lemma C.4 (eq 7)": (r"$w_+^\top\mu = \pm w_-^\top\mu$, with the minus for $v_k$.", "w"),
         "Lemma C.4 (eq 8)": (f"The scores {SIGN}", "S"),
         "Lemma C.4 (eq 9)": (f"The key self-scores {SIGN}", "A"),
         "Lemma C.4 (eq 10)": (f"The query self-scores {SIGN}", "B"),

@@ -34,9 +34,6 @@ def bound(m: Any, delta: float = DELTA, count: float = 8.0) -> Any:
     return np.sqrt(tail) + tail
 
 
-# --- Appendix G.
-
-
 @paper.claim("Lemma G.1")
 def initial_concentration(study) -> Measurement:
     r"""With probability at least $1 - \delta$ all initial scores and self-scores of different
@@ -170,8 +167,6 @@ def any_epsilon(study) -> Measurement:
     before = Control("at T1", margin_of(w, np.zeros((2, 4, 4)), c.bias))
     return at_least(bound=0.1, measured=deviations(c.bias, c.omega, c.t1)[2], control=before)
 
-
-# --- Appendix H.
 
 GRID = [x.ravel() for x in np.meshgrid(*[np.geomspace(1e-2, 1e2, 25)] * 3)]
 
