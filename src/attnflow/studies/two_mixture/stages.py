@@ -93,16 +93,13 @@ def switches(data: xr.Dataset) -> list[dict]:
 
 
 def stretch(t: Series, surplus: Series) -> tuple[int, int] | None:
-    """First and last row of the stretch with the largest integral of a surplus; None if it is
-    nowhere positive."""
-    above = np.flatnonzero(surplus > 0)
-    if not len(above):
-        return None
-    gained = np.concatenate([[0.0], np.cumsum(np.diff(t) * (surplus[1:] + surplus[:-1]) / 2)])
-    end = int(np.argmax(gained - np.minimum.accumulate(gained)))
-    begin = int(np.argmin(gained[: end + 1]))
-    inside = above[(above >= begin) & (above <= end)]
-    return (int(inside[0]), int(inside[-1])) if len(inside) else (int(above[0]), int(above[0]))
+    """First and last positive row of the stretch where a surplus adds up to most; None if none."""
+    steps = np.diff(t) * (surplus[1:] + surplus[:-1]) / 2
+    total = np.concatenate([[0.0], np.cumsum(steps)])
+    end = int(np.argmax(total - np.minimum.accumulate(total)))
+    begin = int(np.argmin(total[: end + 1]))
+    inside = begin + np.flatnonzero(surplus[begin : end + 1] > 0)
+    return (int(inside[0]), int(inside[-1])) if total[end] > total[begin] else None
 
 
 def crossing(t: Series, q: Series, i: int) -> float:

@@ -242,6 +242,30 @@ def euler_steps(th: Any, task: MixtureClassification, lr: float, steps: int) -> 
     return G
 
 
+@paper.claim("ours: momentum closes in the Gram")
+def momentum_closes(study) -> Measurement:
+    """Steps with momentum, plain and Nesterov's, have the Gram of the same steps of the weights."""
+    start, flow, lr, mu, steps = open_start(), gram_flow(TWO.population, OPEN), 0.05, 0.6, 30
+
+    def stepped(nesterov: bool) -> np.ndarray:
+        th, v = (start.w, start.WK, start.WQ), (0.0, 0.0, 0.0)
+        for _ in range(steps):
+            dw, M = common.force(th[0], turned(th[1]) @ th[2], TWO.population, OPEN)
+            moved = dw, th[2] @ turned(M), th[1] @ M
+            v = [mu * x + y for x, y in zip(v, moved, strict=True)]
+            ahead = [y + mu * x for x, y in zip(v, moved, strict=True)] if nesterov else v
+            th = [x + lr * y for x, y in zip(th, ahead, strict=True)]
+        return np.r_[th[0].ravel(), gram(TwoHeadClassifier(*th, OPEN)).ravel()]
+
+    def found(nesterov: bool) -> np.ndarray:
+        how: Any = {"momentum": mu, "nesterov": nesterov, "every": steps}
+        end = gram_descent(flow, flow.project(start), lr, steps, **how).final
+        return np.r_[end["rest"]["w"].ravel(), both(end).ravel()]
+
+    kinds, other = (False, True), Control("of the other kind", lambda kind: stepped(not kind))
+    return identity(over=kinds, predicted=stepped, measured=found, control=other)
+
+
 @paper.claim("ours: descent departs from the flow at order lr")
 def departs_at_first_order(study) -> Measurement:
     r"""After the same time descent and flow differ by $\eta e + O(\eta^2)$ with

@@ -76,6 +76,23 @@ def observed(study) -> Measurement:
     )
 
 
+@paper.claim("ours: how much of a large run is observed")
+def observed_of_many(study) -> Measurement:
+    """Of many groups the neurons of eight are recorded, of many d the maps of one sample of group 1
+    with label +1 for the first three and the last."""
+
+    def seen(K: int, L: int) -> list[float]:
+        many, long = (MixtureClassification(*pair).orbits for pair in ((K, 3), (2, L)))
+        view = observables.SymmetricView(symmetric_flow(many, OMEGA, BIAS))
+        signals = observables.of(view, gates=False)["neuron"].coords["signal"]
+        at = observables.chosen_samples(long)
+        return [len(signals), *long.agreement[at], *long.label[at], *long.token[at, 0]]
+
+    known, fewer = [16, -6, -4, -2, 6, 1, 1, 1, 1, 0, 0, 0, 0], seen(7, 7)
+    control = Control("seven groups, seven tokens", measured=fewer)
+    return equal(predicted=known, measured=seen(11, 8), rtol=0.0, control=control)
+
+
 @paper.once
 def joint(length: int) -> Solution:
     """Joint training at K = 2, b = 1/2, omega = .3 to t = 20."""
