@@ -67,6 +67,9 @@ class Point:
         alone = CONFLICTING.restricted(where=np.array(NAMES) == sample)
         return common.score_force(self.w, common.both_heads(self.S), alone, BIAS)
 
+    def block(self, name: str) -> np.ndarray:
+        return {"S": self.S, "A": self.A, "B": self.B, "Z": self.S.T}[name]
+
     def rates(self, M: np.ndarray) -> dict[str, np.ndarray]:
         return common.gram_rates(self.S, self.A, self.B, M)
 
@@ -145,8 +148,7 @@ WHOLE = {("A", C1, C1), ("A", C1, C2), ("A", V1, V1), ("A", C1, V1), ("B", V1, V
 
 def sum_of(terms: list[Term]) -> Value:
     def value(x: Point) -> float:
-        blocks = {"S": x.S, "A": x.A, "B": x.B, "Z": x.S.T}
-        each = [n * (blocks[b][r, i] - blocks[b][r, j]) * h for n, b, r, i, j, h in terms]
+        each = [n * (x.block(b)[r, i] - x.block(b)[r, j]) * h for n, b, r, i, j, h in terms]
         return x.known[1] / 3 * x.gamma * sum(each)
 
     return value
@@ -291,41 +293,23 @@ def sums_cancel(study) -> Measurement:
 GARBLED = "terms of the display are garbled; put together by the pattern of those that are clear"
 
 
-EXPANSIONS: dict[str, tuple[str, int, int, Value, str]] = {
-    "App E.7.1 (c1 v1)": (
-        "A", C1, V1,
-        lambda x: by_key(x, x.S[C1], *ON_PLUS, *ON_MINUS) + by_key(x, x.S[V1], *ON_GROUP),
-        "",
-    ),
-    "App E.7.1 (v1 v1)": ("A", V1, V1, lambda x: 2 * by_key(x, x.S[V1], *ON_PLUS, *ON_MINUS), ""),
-    "App E.7.2 (c1 v1)": (
-        "B", C1, V1,
-        lambda x: by_query(x, x.S[:, C1], *ON_PLUS, *ON_MINUS) + by_query(x, x.S[:, V1], *ON_GROUP),
-        GARBLED,
-    ),
-    "App E.7.2 (c1 c1)": ("B", C1, C1, lambda x: 2 * by_query(x, x.S[:, C1], *ON_GROUP), GARBLED),
-    "App E.7.3 (c1 c1)": (
-        "S", C1, C1,
-        lambda x: by_key(x, x.B[C1], *ON_GROUP) + by_query(x, x.A[C1], *ON_GROUP),
-        GARBLED,
-    ),
-    "App E.7.3 (v1 v1)": (
-        "S", V1, V1,
-        lambda x: by_key(x, x.B[V1], *ON_PLUS, *ON_MINUS)
-        + by_query(x, x.A[V1], *ON_PLUS, *ON_MINUS),
-        "",
-    ),
-    "App E.7.3 (v1 c1)": (
-        "S", V1, C1,
-        lambda x: by_key(x, x.B[C1], *ON_PLUS, *ON_MINUS) + by_query(x, x.A[V1], *ON_GROUP),
-        GARBLED,
-    ),
-}  # fmt: skip
-"""The displays of each update, added: block, entry, their sum, and what is torn."""
+K, Q, BOTH = by_key, by_query, [*ON_PLUS, *ON_MINUS]
+EXPANSIONS = {
+    "App E.7.1 (c1 v1)": ("A", C1, V1, [(K, "S", C1, BOTH), (K, "S", V1, ON_GROUP)], ""),
+    "App E.7.1 (v1 v1)": ("A", V1, V1, [(K, "S", V1, BOTH), (K, "S", V1, BOTH)], ""),
+    "App E.7.2 (c1 v1)": ("B", C1, V1, [(Q, "Z", C1, BOTH), (Q, "Z", V1, ON_GROUP)], GARBLED),
+    "App E.7.2 (c1 c1)": ("B", C1, C1, [(Q, "Z", C1, ON_GROUP), (Q, "Z", C1, ON_GROUP)], GARBLED),
+    "App E.7.3 (c1 c1)": ("S", C1, C1, [(K, "B", C1, ON_GROUP), (Q, "A", C1, ON_GROUP)], GARBLED),
+    "App E.7.3 (v1 v1)": ("S", V1, V1, [(K, "B", V1, BOTH), (Q, "A", V1, BOTH)], ""),
+    "App E.7.3 (v1 c1)": ("S", V1, C1, [(K, "B", C1, BOTH), (Q, "A", V1, ON_GROUP)], GARBLED),
+}
+"""The displays of each update: block and entry, what they add (block, Z: S transposed, row, cases),
+and what is torn."""
 
 
 def expansion(label: str) -> Claim:
-    block, row, column, value, torn = EXPANSIONS[label]
+    block, row, column, terms, torn = EXPANSIONS[label]
+    value = lambda x: sum(by(x, x.block(b)[r], *cases) for by, b, r, cases in terms)  # noqa: E731
     rate = rf"$\frac{{d}}{{dt}} {TEX[row]}^\top {block} {TEX[column]}$"
 
     def update(study) -> Measurement:

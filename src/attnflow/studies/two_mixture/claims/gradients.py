@@ -17,14 +17,7 @@ from attnflow.models.two_head_gram import gram_flow, infinite_width_start, self_
 from attnflow.models.two_head_reduced import symmetric_flow
 from attnflow.reduce import gram_descent
 from attnflow.studies.two_mixture.claims import common
-from attnflow.studies.two_mixture.claims.common import (
-    TWO,
-    derivative,
-    forward,
-    root,
-    stacked,
-    turned,
-)
+from attnflow.studies.two_mixture.claims.common import TWO, derivative, root, stacked, turned
 from attnflow.studies.two_mixture.paper import paper
 from attnflow.tasks.mixture import MixtureClassification, MixturePopulation
 
@@ -57,7 +50,7 @@ class Point:
     def factors(self) -> tuple[Any, ...]:
         """X, p, and g y sigma' times the weight of each sample, for both heads."""
         th, pop = self.theta, self.population
-        p, H, f = forward(th.w, th.scores, pop, th.bias)
+        p, H, f = common.forward(th.w, th.scores, pop, th.bias)
         g = 1 / (1 + np.exp(pop.label * f))
         return pop.inputs, p, pop.weight * pop.label * g * (H + th.bias > 0)
 

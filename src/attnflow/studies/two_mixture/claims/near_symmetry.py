@@ -7,7 +7,7 @@ import numpy as np
 from attnflow.claims import Control, Measurement, at_most, corrected, equal, every
 from attnflow.studies.two_mixture.claims import common
 from attnflow.studies.two_mixture.claims.common import C1, C2, V1, V2, StageTwo, staged
-from attnflow.studies.two_mixture.claims.stage_two import at_t1, in_omega
+from attnflow.studies.two_mixture.claims.stage_two import at_t1, in_omega, step
 from attnflow.studies.two_mixture.errata import QUARTER
 from attnflow.studies.two_mixture.paper import paper
 
@@ -54,7 +54,7 @@ def asymmetry_slow(study) -> Measurement:
     return in_omega(study, "O", 1, lambda r: over_lead(r, speed(r)), control)
 
 
-@paper.claim("Lemma E.4 (start)", part="proof-step", regime=staged)
+@step("Lemma E.4 (start)")
 def asymmetry_start(study) -> Measurement:
     r"""$\Delta(T_1) = \omega^2$ and $\dot\Delta = 0$ at $T_1$."""
     r = common.second_stage(study)
@@ -66,7 +66,7 @@ def asymmetry_start(study) -> Measurement:
     )
 
 
-@paper.claim("Lemma E.4 (eq 15)", part="proof-step", regime=staged)
+@step("Lemma E.4 (eq 15)")
 def asymmetry_rate(study) -> Measurement:
     r"""$|\dot\Delta| \le O(\Delta\,\Delta p)$, $\Delta p$ the largest change of attention from
     $1/3$."""
@@ -79,7 +79,7 @@ def asymmetry_rate(study) -> Measurement:
     return in_omega(study, "O", 0, lambda r: constant(r, speed(r)), control)
 
 
-@paper.claim("Lemma E.4 (uniform attention)", part="proof-step", regime=staged)
+@step("Lemma E.4 (uniform attention)")
 def rate_at_uniform_attention(study) -> Measurement:
     r"""With $p = 1/3$ $\frac{d}{dt} c_1^\top S v_1 = \frac{1}{12} g\cdot 2\cdot\frac{2}{3} w_+^\top
     c_1 (v_1^\top B v_1 - v_1^\top B v_2 + c_1^\top A c_1 - c_1^\top A c_2)$, and $\frac{d}{dt}
@@ -120,7 +120,7 @@ def leading_near_symmetry(study) -> Measurement:
     return in_omega(study, "O", 1, sums, lead)
 
 
-@paper.claim("Section 5.2 (three variables at T1)", part="proof-step", regime=staged)
+@step("Section 5.2 (three variables at T1)")
 def three_variables_at_start(study) -> Measurement:
     r"""At $T_1$ the rate of $c_1^\top S v_1$ depends on $v_1^\top B v_k$ and $c_1^\top A c_k$
     alone, those of $c_1^\top A c_1$ and $v_1^\top B v_1$ on $c_1^\top S v_k$ alone: $M =

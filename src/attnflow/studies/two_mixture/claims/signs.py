@@ -9,7 +9,7 @@ from attnflow.models.two_head import HEADS
 from attnflow.models.two_head_gram import infinite_width_start
 from attnflow.studies.two_mixture.claims import common
 from attnflow.studies.two_mixture.claims.common import C1, C2, V1, forward, staged
-from attnflow.studies.two_mixture.claims.stage_two import AFTER, everyone
+from attnflow.studies.two_mixture.claims.stage_two import AFTER, everyone, step
 from attnflow.studies.two_mixture.errata import DIAGONAL
 from attnflow.studies.two_mixture.paper import paper
 from attnflow.tasks.mixture import MixturePopulation
@@ -67,7 +67,7 @@ def last_lines(study) -> Measurement:
     return at_least(bound=0.0, measured=found, slack=1e-9, control=extracted)
 
 
-@paper.claim("Lemma E.5 (values at T1)", part="proof-step", regime=staged)
+@step("Lemma E.5 (values at T1)")
 def values_at_start(study) -> Measurement:
     r"""At $T_1$ all scores and all products of different keys or queries are 0, the squared norms
     of keys and queries $\omega^2$; the signs hold there all the same."""
@@ -83,12 +83,10 @@ def values_at_start(study) -> Measurement:
     )
 
 
-@paper.claim(
-    "Lemma E.5 (growing variables)",
-    part="proof-step",
-    regime=staged,
-    reading=r"the second is read $c_1^\top A c_1$, the variable of Lemma E.2, for $c_1^\top A v_1$",
-)
+SECOND = r"the second is read $c_1^\top A c_1$, the variable of Lemma E.2, for $c_1^\top A v_1$"
+
+
+@step("Lemma E.5 (growing variables)", reading=SECOND)
 def growing_variables(study) -> Measurement:
     r"""$c_1^\top S v_1$, $c_1^\top A c_1$ and $v_1^\top B v_1$ grow on $[T_1, T_2]$."""
     r = common.second_stage(study)
@@ -97,7 +95,7 @@ def growing_variables(study) -> Measurement:
     return sign(predicted=1, measured=found, control=Control("as extracted", extracted))
 
 
-@paper.claim("Lemma E.5 (v1 S c1)", part="proof-step", regime=staged)
+@step("Lemma E.5 (v1 S c1)")
 def example_of_the_proof(study) -> Measurement:
     r"""$\frac{d}{dt} v_1^\top S c_1 \le 0$ on $[T_1, T_2]$, the example of the proof."""
     r = common.second_stage(study)
@@ -105,7 +103,7 @@ def example_of_the_proof(study) -> Measurement:
     return sign(predicted=-1, measured=rate[:, C1], control=Control("v_1' S c_2", rate[:, C2]))
 
 
-@paper.claim("Lemma E.5 (second column)", part="proof-step", regime=staged)
+@step("Lemma E.5 (second column)")
 def second_column(study) -> Measurement:
     r"""The rates of the second column have the opposite sign of those of the first."""
     r = common.second_stage(study)
@@ -118,12 +116,10 @@ def second_column(study) -> Measurement:
     return sign(predicted=-np.sign(rates(0, 0)), measured=rates(0, 1), control=other)
 
 
-@paper.claim(
-    "Lemma E.5 (parabola)",
-    part="proof-step",
-    regime=common.past_gates,
-    reading=r"$\frac13 < x_2 < \frac33$ is read $\frac13 < x_2 < \frac23$",
-)
+THIRDS = r"$\frac13 < x_2 < \frac33$ is read $\frac13 < x_2 < \frac23$"
+
+
+@step("Lemma E.5 (parabola)", regime=common.past_gates, reading=THIRDS)
 def parabola(study) -> Measurement:
     r"""If $x_1 < 1/3$ and $1/3 < x_2 < 2/3$ then $x_2(1 - x_2)/2 > x_1(1 - x_1)/2$."""
     low = np.linspace(0.0, 1 / 3, 40)[:-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,15 +16,7 @@ from attnflow.models.two_head_gram import score_flow, score_start
 from attnflow.models.two_head_reduced import symmetric_flow
 from attnflow.studies.two_mixture import theory
 from attnflow.studies.two_mixture.claims import common
-from attnflow.studies.two_mixture.claims.common import (
-    C1,
-    SAMPLES,
-    TWO,
-    V1,
-    forward,
-    past_gates,
-    two_mixtures,
-)
+from attnflow.studies.two_mixture.claims.common import SAMPLES, TWO, V1, forward, past_gates
 from attnflow.studies.two_mixture.config import Config
 from attnflow.studies.two_mixture.paper import paper
 from attnflow.tasks.mixture import MixtureClassification
@@ -106,7 +99,8 @@ early_signals = {
         ("D.1 (w-)", ("Stage 1.1", "-", "-"), (1,)),
     )
 }
-signals_early = paper.family(early_signals, part="constant", regime=two_mixtures)(along_signals)
+constant = functools.partial(paper.family, part="constant")
+signals_early = constant(early_signals, regime=common.two_mixtures)(along_signals)
 
 
 @paper.family(
@@ -114,7 +108,7 @@ signals_early = paper.family(early_signals, part="constant", regime=two_mixtures
         "Lemma 5.2 (group signals)": (r"With all gates on, $dw_\pm^\top c_k/dt = 0$.",),
         "Lemma D.2": (r"Stage 1.1: $dw_+^\top c_k/dt = dw_-^\top c_k/dt = 0$.",),
     },
-    regime=two_mixtures,
+    regime=common.two_mixtures,
 )
 def no_growth(study) -> Measurement:
     b = float(study.config.bias)
@@ -213,7 +207,7 @@ late_signals = {
     "Lemma D.4 (w+)": (SECOND.format("+", ""), late, (0,), ("++",)),
     "Lemma D.4 (w-)": (SECOND.format("-", "-"), late, (1,), ("--",)),
 }
-signals_late = paper.family(late_signals, part="constant", regime=past_gates)(along_signals)
+signals_late = constant(late_signals, regime=past_gates)(along_signals)
 
 
 @paper.claim("Cor D.6", regime=past_gates)
@@ -241,7 +235,8 @@ def four_gates_shut(study) -> Measurement:
 def signals_outgrow_groups(study) -> Measurement:
     r"""Stage 1.2: $dw_+^\top(v_1 + v_2)/dt > dw_+^\top c_1/dt$; it is four times as fast."""
     found = rates(study, late(study)).sum(axis=0)
-    (signals, group), (other, own) = zip(found[:, V1:].sum(axis=1), found[:, C1], strict=True)
+    both = zip(found[:, V1:].sum(axis=1), found[:, 0], strict=True)
+    (signals, group), (other, own) = both
     minus = Control("the minus head", other - own)
     alone = Control("one signal alone", measured=found[0, V1] / group)
     return every(

@@ -133,16 +133,14 @@ def by_group(study, name: str) -> Measurement:
     return kept(study, "group", lambda run: run[name] - run[name][swap])
 
 
-@paper.claim("Cor C.3 (p, H, f)", regime=two_mixtures)
-def groups_share_outputs(study) -> Measurement:
-    r"""$p$, $H$ of both heads and $f$ agree on $X_{1,s,s'}$ and $X_{2,s,s'}$."""
+@paper.family(
+    {f"Cor C.3 ({x})": (f"${x}$ agrees on $X_{{1,s,s'}}$ and $X_{{2,s,s'}}$.", x) for x in "pHf"},
+    regime=two_mixtures,
+)
+def groups_share(study, name: str) -> Measurement:
     other = np.r_[4:8, 0:4]  # X_{2,s,s'} beside X_{1,s,s'} in the order of the samples
-    swap = {"p": np.s_[:, :, other], "H": np.s_[:, :, other], "f": np.s_[:, other]}
-
-    def share(name: str) -> Measurement:
-        return kept(study, "group", lambda run: run.outputs[name] - run.outputs[name][swap[name]])
-
-    return every(p=share("p"), H=share("H"), f=share("f"))
+    swap = np.s_[:, other] if name == "f" else np.s_[:, :, other]
+    return kept(study, "group", lambda run: run.outputs[name] - run.outputs[name][swap])
 
 
 SIGN = "differ between the heads by the sign of each classification signal."
@@ -162,16 +160,19 @@ def by_head(study, name: str) -> Measurement:
     return kept(study, "head", lambda run: run[name][:, 0] - signs * run[name][:, 1])
 
 
-@paper.claim("Cor C.5 (p, H, f)", regime=two_mixtures)
-def heads_mirror_outputs(study) -> Measurement:
-    r"""$p^{(+)}(X_{k,s,s'}) = p^{(-)}(X_{k,-s,-s'})$, likewise $H$, and $f$ changes its sign."""
+MIRRORED = {
+    "Cor C.5 (p)": (r"$p^{(+)}(X_{k,s,s'}) = p^{(-)}(X_{k,-s,-s'})$.", "p"),
+    "Cor C.5 (H)": (r"$H_+(X_{k,s,s'}) = H_-(X_{k,-s,-s'})$.", "H"),
+    "Cor C.5 (f)": (r"$f(X_{k,s,s'}) = -f(X_{k,-s,-s'})$.", "f"),
+}
+
+
+@paper.family(MIRRORED, regime=two_mixtures)
+def heads_mirror(study, name: str) -> Measurement:
     flip = [SAMPLES.index(s.translate(str.maketrans("+-", "-+"))) for s in SAMPLES]
 
-    def mirror(name: str) -> Measurement:
-        def gap(run: Trained) -> np.ndarray:
-            found = run.outputs[name]
-            return found + found[:, flip] if name == "f" else found[:, 0] - found[:, 1][:, flip]
+    def gap(run: Trained) -> np.ndarray:
+        found = run.outputs[name]
+        return found + found[:, flip] if name == "f" else found[:, 0] - found[:, 1][:, flip]
 
-        return kept(study, "head", gap)
-
-    return every(p=mirror("p"), H=mirror("H"), f=mirror("f"))
+    return kept(study, "head", gap)
