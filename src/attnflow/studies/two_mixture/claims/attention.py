@@ -60,10 +60,8 @@ def zero(study, pairs: Pairs) -> Measurement:
 def constant(study, pairs: Pairs) -> Measurement:
     """Each difference is of order one."""
     other = Control("a near-symmetric pair", measured=lambda r: largest(r, GROUP_QUERY))
-    parts = {
-        f"query{pair[0][1]}": in_omega(study, "Theta", 0, lambda r, p=pair: gap(r, *p), other, 0.02)
-        for pair in pairs
-    }
+    of = lambda pair: in_omega(study, "Theta", 0, lambda r: gap(r, *pair), other, 0.02)  # noqa: E731
+    parts = {f"query{pair[0][1]}": of(pair) for pair in pairs}
     return every(**parts)
 
 
@@ -138,11 +136,9 @@ def scores_of_group_query(study) -> Measurement:
     r"""$v_1^\top S c_1 < 0 < v_2^\top S c_1$ after $T_1$, which puts the plus head's attention on
     $c_1$."""
     S = [r.S[1:] / r.omega**2 for r in everyone(study)]
-    return sign(
-        predicted=1,
-        measured=[[-X[:, V1, C1], X[:, V2, C1]] for X in S],
-        control=Control("keys and queries exchanged", [[-X[:, C1, V1], X[:, C1, V2]] for X in S]),
-    )
+    turned = Control("keys and queries exchanged", [[-X[:, C1, V1], X[:, C1, V2]] for X in S])
+    found = [[-X[:, V1, C1], X[:, V2, C1]] for X in S]
+    return sign(predicted=1, measured=found, control=turned)
 
 
 @paper.claim("Section 5.2 (classification keys)", regime=staged)

@@ -251,13 +251,9 @@ def of_two_samples(keys: bool) -> Measurement:
         M = [[x.of_sample(n) for n, _ in pairs] for pairs in ours]
         return np.stack([m[V1] + n[V2] if keys else m[:, V1] + n[:, V2] for m, n in M])
 
-    return identity(
-        over=points(),
-        predicted=lambda x: displayed(x, keys),
-        measured=measured,
-        rtol=1e-11,
-        control=Control("keys and queries exchanged", lambda x: displayed(x, not keys)),
-    )
+    known, wrong = (lambda x, turn=turn: displayed(x, turn) for turn in (keys, not keys))
+    turned, how = Control("keys and queries exchanged", wrong), {"over": points(), "rtol": 1e-11}
+    return identity(predicted=known, measured=measured, control=turned, **how)
 
 
 @paper.claim("App E.6 (queries)", regime=past_gates, torn=SUMS_TORN)
@@ -283,11 +279,8 @@ def sums_cancel(study) -> Measurement:
     def moved(M: np.ndarray) -> float:
         return float(max(np.abs(M @ sums.T).max(), np.abs(sums @ M).max()))
 
-    return at_most(
-        bound=1e-16,
-        measured=[moved(x.uniform) for x in points()],
-        control=Control("with the attention of the scores", [moved(x.M) for x in points()]),
-    )
+    other = Control("with the attention of the scores", [moved(x.M) for x in points()])
+    return at_most(bound=1e-16, measured=[moved(x.uniform) for x in points()], control=other)
 
 
 GARBLED = "terms of the display are garbled; put together by the pattern of those that are clear"
@@ -323,42 +316,38 @@ def expansion(label: str) -> Claim:
 expanded_updates = tuple(map(expansion, EXPANSIONS))
 
 
-@paper.claim("App E.7.1 (rearranged)", part="proof-step", regime=past_gates)
-def key_score_rearranged(study) -> Measurement:
-    r"""The displays and their rearranged forms agree, for $c_1^\top A v_1$ and $v_1^\top A v_1$."""
-    return regrouped(lambda x: (x.S[C1], x.S[V1]))
-
-
-def regrouped(rows: Callable[[Point], tuple[np.ndarray, ...]]) -> Measurement:
-    return identity(
-        over=points(),
-        predicted=lambda x: [by_key(x, y, *c) for y in rows(x) for c in (ON_PLUS, ON_MINUS)],
-        measured=lambda x: [rearranged(x, y, plus) for y in rows(x) for plus in (True, False)],
-        control=Control(
-            "of the other label",
-            measured=lambda x: [rearranged(x, y, plus) for y in rows(x) for plus in (False, True)],
-        ),
-    )
-
-
-@paper.claim(
-    "App E.7.1 (left side)",
+@paper.family(
+    {
+        f"App E.7.{n} (rearranged)": (
+            f"The displays of {what} and their rearranged forms agree.",
+            b,
+        )
+        for n, what, b in (
+            (1, r"$c_1^\top A v_1$ and $v_1^\top A v_1$", "S"),
+            (3, r"$v_1^\top B$ and $c_1^\top B$", "B"),
+        )
+    },
     part="proof-step",
     regime=past_gates,
-    reading=r"the second display under $v_1^\top A v_1$ has $c_1^\top W_K^\top$ on its left, "
-    r"$v_1^\top W_K^\top$ on its right; the latter is read",
 )
+def regrouped(study, block: str) -> Measurement:
+    def each(x: Point, *kinds: bool) -> list[float]:
+        return [rearranged(x, x.block(block)[row], plus) for row in (C1, V1) for plus in kinds]
+
+    def known(x: Point) -> list[float]:
+        return [by_key(x, x.block(block)[row], *c) for row in (C1, V1) for c in (ON_PLUS, ON_MINUS)]
+
+    other = Control("of the other label", measured=lambda x: each(x, False, True))
+    measured = lambda x: each(x, True, False)  # noqa: E731
+    return identity(over=points(), predicted=known, measured=measured, control=other)
+
+
+LEFT = r"$c_1^\top W_K^\top$ on the left is read $v_1^\top W_K^\top$, as on the right"
+
+
+@paper.claim("App E.7.1 (left side)", part="proof-step", regime=past_gates, reading=LEFT)
 def key_score_left_side(study) -> Measurement:
     r"""The second display under $\frac{d}{dt} v_1^\top A v_1$ expands $v_1^\top W_K^\top q$."""
-    return identity(
-        over=points(),
-        predicted=lambda x: by_key(x, x.S[V1], *ON_MINUS),
-        measured=lambda x: rearranged(x, x.S[V1], False),
-        control=Control("c_1, as extracted", lambda x: by_key(x, x.S[C1], *ON_MINUS)),
-    )
-
-
-@paper.claim("App E.7.3 (rearranged)", part="proof-step", regime=past_gates)
-def score_rearranged(study) -> Measurement:
-    r"""The displays with $v_1^\top B$ and $c_1^\top B$ and their rearranged forms agree."""
-    return regrouped(lambda x: (x.B[V1], x.B[C1]))
+    known, wrong = (lambda x, at=at: by_key(x, x.S[at], *ON_MINUS) for at in (V1, C1))
+    found, extracted = lambda x: rearranged(x, x.S[V1], False), Control("c_1, as extracted", wrong)
+    return identity(over=points(), predicted=known, measured=found, control=extracted)

@@ -6,7 +6,6 @@ it follows; the paper does not give the dimension nor the scale omega: the confi
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
@@ -45,13 +44,10 @@ def flow_of(study) -> SymmetricFlow:
     return symmetric_flow(TWO.orbits, float(study.config.omega), float(study.config.bias))
 
 
+@paper.once
 def descent(study) -> Descents:
-    return _descent(flow_of(study))
-
-
-@functools.lru_cache(maxsize=8)
-def _descent(flow: SymmetricFlow) -> Descents:
     """Joint descent of K = 2 until the loss is .02: the ten numbers after every step."""
+    flow = flow_of(study)
     small = lambda s: flow.loss_of(flow.of_gram(s)) < 0.02  # noqa: E731
     return gram_descent(flow.gram, flow.gram.start, LR, 6000, keep=flow.of_gram, stop=small)
 
@@ -233,10 +229,8 @@ def more_groups_alike(study) -> Measurement:
 def many_groups_are_learnt(study) -> Measurement:
     """The transformer of eq. (1) learns K >= 3 mixtures: y f > 0 on every sample at loss .05."""
     runs = [joint_of(study, K) for K in SEVERAL[1:]]
-    end, start = (
-        min(run.flow.predictions(state).min() for run, state in pairs)
-        for pairs in ([(run, run.final) for run in runs], [(run, run.start) for run in runs])
-    )
+    least = lambda at: min(r.flow.predictions(getattr(r, at)).min() for r in runs)  # noqa: E731
+    end, start = least("final"), least("start")
     return sign(predicted=1, measured=end, margin=0.1, control=Control("at the start", start))
 
 

@@ -15,18 +15,11 @@ SUMS = np.array([[1.0, 1, 0, 0], [0, 0, 1, 1]])
 """c_1 + c_2 and v_1 + v_2."""
 
 
-def asymmetry(S: np.ndarray, A: np.ndarray, B: np.ndarray) -> np.ndarray:
+def size(r: StageTwo | dict[str, np.ndarray]) -> np.ndarray:
     """Delta of Lemma E.4 over time; of the rates, a bound on its speed."""
+    S, A, B = (r[name] if isinstance(r, dict) else getattr(r, name) for name in "SAB")
     parts = [SUMS @ S, S @ SUMS.T, SUMS @ A, SUMS @ B]
     return np.max([np.abs(x).max(axis=(1, 2)) for x in parts], axis=0)
-
-
-def size(r: StageTwo) -> np.ndarray:
-    return asymmetry(r.S, r.A, r.B)
-
-
-def speed(r: StageTwo) -> np.ndarray:
-    return asymmetry(*(r.rates[name] for name in "SAB"))
 
 
 @paper.claim("Lemma E.4 (size)", regime=staged)
@@ -51,14 +44,14 @@ def asymmetry_slow(study) -> Measurement:
         return float((rate / r.rates["S"][:, C1, V1]).max())
 
     control = Control("of v_1' S c_1", measured=lambda r: over_lead(r, -r.rates["S"][:, V1, C1]))
-    return in_omega(study, "O", 1, lambda r: over_lead(r, speed(r)), control)
+    return in_omega(study, "O", 1, lambda r: over_lead(r, size(r.rates)), control)
 
 
 @step("Lemma E.4 (start)")
 def asymmetry_start(study) -> Measurement:
     r"""$\Delta(T_1) = \omega^2$ and $\dot\Delta = 0$ at $T_1$."""
     r = common.second_stage(study)
-    Delta, moved = size(r), speed(r) / r.omega**2
+    Delta, moved = size(r), size(r.rates) / r.omega**2
     late, fast = Control("at T2", measured=Delta[-1]), Control("at T2", moved[-1])
     return every(
         size=equal(predicted=r.omega**2, measured=Delta[0], rtol=1e-12, control=late),
@@ -76,7 +69,7 @@ def asymmetry_rate(study) -> Measurement:
         return float((rate / np.where(moved > 0, size(r) * moved, np.inf)).max())
 
     control = Control("of v_1' S c_1", measured=lambda r: constant(r, -r.rates["S"][:, V1, C1]))
-    return in_omega(study, "O", 0, lambda r: constant(r, speed(r)), control)
+    return in_omega(study, "O", 0, lambda r: constant(r, size(r.rates)), control)
 
 
 @step("Lemma E.4 (uniform attention)")

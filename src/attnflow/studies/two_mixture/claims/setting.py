@@ -186,11 +186,9 @@ def samples_of_the_stages(study) -> Measurement:
         return {"w": v.w, "S": common.turned(v.WK) @ th.WQ + common.turned(th.WK) @ v.WQ}
 
     by_weights = lambda pop, omega, bias, frozen: weight_flow(pop, frozen)  # noqa: E731
-    found = [
-        moved(score_flow, TWO.population, theta, lambda v: v),
-        moved(symmetric_flow, TWO.orbits, state, ten.lift),
-        moved(by_weights, TWO.population, th, scores),
-    ]
+    full = moved(score_flow, TWO.population, theta, lambda v: v)
+    few = moved(symmetric_flow, TWO.orbits, state, ten.lift)
+    found = [full, few, moved(by_weights, TWO.population, th, scores)]
     right, all_ = ([wanted(pop)] * 3 for pop in (common.CONFLICTING, TWO.population))
     wrong = Control("stage 2 on all samples", all_)
     return equal(predicted=right, measured=found, rtol=1e-11, control=wrong)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnflow.claims import Claim, Control, Measurement, at_least, corrected, equal, sign
+from attnflow.claims import Control, Measurement, at_least, corrected, equal, sign
 from attnflow.models.two_head import HEADS
 from attnflow.models.two_head_gram import infinite_width_start
 from attnflow.studies.two_mixture.claims import common
@@ -37,21 +37,17 @@ def least(study, line: Line) -> list[float]:
     return [float((x * [positive, -positive]).min()) for x in pair]
 
 
-def signs_of(number: int) -> Claim:
-    block, row, column, positive = LINES[number]
+def words(block: str, row: int, column: int, positive: int) -> str:
     first, second = (rf"{'cv'[row // 2]}_1^\top {block} {'cv'[column // 2]}_{k}" for k in (1, 2))
-
-    def line(study) -> Measurement:
-        there = least(study, (block, row + 1, column, positive))
-        other = Control("the row of the other group", there)
-        return at_least(bound=0.0, measured=least(study, LINES[number]), slack=1e-9, control=other)
-
-    relations = (r"\ge", r"\le")[::positive]
-    line.__doc__ = f"On $[T_1, T_2]$ ${first} {relations[0]} 0$ and ${second} {relations[1]} 0$."
-    return paper.claim(f"Lemma E.5 (line {number})", regime=staged)(line)
+    above, below = (r"\ge", r"\le")[::positive]
+    return f"On $[T_1, T_2]$ ${first} {above} 0$ and ${second} {below} 0$."
 
 
-lines = tuple(map(signs_of, LINES))
+@paper.family({f"Lemma E.5 (line {n})": (words(*x), x) for n, x in LINES.items()}, regime=staged)
+def line_of_signs(study, line: Line) -> Measurement:
+    block, row, column, positive = line
+    other = Control("the row of the other group", least(study, (block, row + 1, column, positive)))
+    return at_least(bound=0.0, measured=least(study, line), slack=1e-9, control=other)
 
 
 @paper.claim(

@@ -13,7 +13,8 @@ import numpy as np
 
 from attnflow.claims import Control, Measurement, equal
 from attnflow.flows import Flow, Linear, Phase, integrate
-from attnflow.flows.options import Limits, Store
+from attnflow.flows.engines import METHODS
+from attnflow.flows.options import Limits, Solver, Store
 from attnflow.flows.probes import Mark
 from attnflow.flows.sinks import joined
 from attnflow.flows.solution import Solution
@@ -158,6 +159,15 @@ def resolved(c: float) -> Numbers:
     return [np.sqrt(12.5) * c, 1, c / 8, 0, 1], [*(run.atol / RTOL for run in runs), *stiff]
 
 
+def by_every_engine(c: float) -> Numbers:
+    """x = (cos ct, sin ct) at t = 1, by every method of both engines, and at times in between."""
+    flow = flow_of(lambda x: c * np.array([-x[1], x[0]]))
+    runs = [solved(flow, [1, 0], 1.0, solver=Solver(e, m)) for e in METHODS for m in METHODS[e]]
+    times = np.array([0, 0.25, 0.5, 1])
+    known = np.stack([np.cos(c * times), np.sin(c * times)], axis=1)
+    return [*known.ravel()] * len(runs), np.ravel([run.states(times)["x"] for run in runs]).tolist()
+
+
 class Sink:
     """Keeps rows up to its last checkpoint, for a second solve; it breaks after some of them."""
 
@@ -205,6 +215,7 @@ SYSTEMS = {
     "phases of a solve": (phased.__doc__, phased),
     "drift of a solve": (drifted.__doc__, drifted),
     "what a solve resolves": (resolved.__doc__, resolved),
+    "every engine": (by_every_engine.__doc__, by_every_engine),
     "a solve that is resumed": (resumed.__doc__, resumed),
 }
 

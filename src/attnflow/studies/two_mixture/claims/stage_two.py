@@ -218,10 +218,8 @@ def growth_bound(study) -> Measurement:
     r"""There is $b > 0$ with $\dot x \ge b\,[[0,1,1],[1,0,0],[1,0,0]]\,x$ for $x = (c_1^\top S v_1,
     c_1^\top A c_1, v_1^\top B v_1)$: at $T_1$ the largest is $b = w_+^\top c_1/18$."""
     gamma, _, M = at_t1(study)
-    here, there = (
-        [float((_largest_b(r, *pair) / r.M[0, C1, V1]).min()) for r in everyone(study)]
-        for pair in ((C1, V1), (V1, C1))
-    )
+    most = lambda r, *at: float((_largest_b(r, *at) / r.M[0, C1, V1]).min())  # noqa: E731
+    here, there = ([most(r, *at) for r in everyone(study)] for at in ((C1, V1), (V1, C1)))
     start = Control("for key v and query c", measured=M[V1, C1])
     later = Control("for key v and query c", there)
     return every(
