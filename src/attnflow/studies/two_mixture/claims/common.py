@@ -152,7 +152,7 @@ class StageTwo:
         return self.attention[:, head, SAMPLES.index(sample), key, query]
 
 
-def turned(X: np.ndarray) -> np.ndarray:
+def turned(X: Any) -> Any:
     return np.swapaxes(X, -1, -2)
 
 

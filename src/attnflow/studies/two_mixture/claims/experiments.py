@@ -319,7 +319,7 @@ def edges(run: Solution, omega: float, b: float) -> tuple[list[float], list[floa
     gate, power = x.height.min(axis=(1, 2)), x.power
     q, surplus = power[1] / (power[0] + power[1]) - 0.5, power[1] - power[0]
 
-    def zero(x: np.ndarray, i: int) -> float:
+    def zero(x: np.ndarray, i: Any) -> float:
         return float(t[i] + (t[i + 1] - t[i]) * x[i] / (x[i] - x[i + 1]))
 
     up, down = (np.flatnonzero((way * q[:-1] < 0) & (way * q[1:] >= 0)) for way in (1, -1))

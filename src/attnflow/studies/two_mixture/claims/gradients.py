@@ -238,17 +238,19 @@ def euler_steps(th: Any, task: MixtureClassification, lr: float, steps: int) -> 
 @paper.claim("ours: momentum closes in the Gram")
 def momentum_closes(study) -> Measurement:
     """Steps with momentum, plain and Nesterov's, have the Gram of the same steps of the weights."""
-    start, flow, lr, mu, steps = open_start(), gram_flow(TWO.population, OPEN), 0.05, 0.6, 30
+    flow, lr, mu, steps = gram_flow(TWO.population, OPEN), 0.05, 0.6, 30
+    start: Any = open_start()
 
     def stepped(nesterov: bool) -> np.ndarray:
-        th, v = (start.w, start.WK, start.WQ), (0.0, 0.0, 0.0)
+        th, v = [start.w, start.WK, start.WQ], [0.0, 0.0, 0.0]
         for _ in range(steps):
             dw, M = common.force(th[0], turned(th[1]) @ th[2], TWO.population, OPEN)
             moved = dw, th[2] @ turned(M), th[1] @ M
             v = [mu * x + y for x, y in zip(v, moved, strict=True)]
             ahead = [y + mu * x for x, y in zip(v, moved, strict=True)] if nesterov else v
             th = [x + lr * y for x, y in zip(th, ahead, strict=True)]
-        return np.r_[th[0].ravel(), gram(TwoHeadClassifier(*th, OPEN)).ravel()]
+        w, WK, WQ = th
+        return np.r_[w.ravel(), gram(TwoHeadClassifier(w, WK, WQ, OPEN)).ravel()]
 
     def found(nesterov: bool) -> np.ndarray:
         how: Any = {"momentum": mu, "nesterov": nesterov, "every": steps}
