@@ -163,9 +163,8 @@ def predicted_times(study) -> Measurement:
     predicts when focus, dilution and the new direction come, here within 2 %.
 
     One start for each law: of twelve other seeds at m = 16, eps = 1e-6 one is 2.1 % off, the rest
-    less than 2 %. From larger starts chance moves a single run by more: at m = 16, eps = 1e-3
-    four seeds lie
-    within 4 % of the prediction, and their mean within 1 %.
+    less than 2 %. From larger starts chance moves a single run by more: at m = 16, eps = 1e-3 four
+    seeds lie within 4 % of the prediction, and their mean within 1 %.
     """
     names = ("focus", "dilution", "new direction")
 

@@ -377,8 +377,7 @@ def exactly_critical(study) -> Measurement:
 
 @stated("ours: the explicit first-order point", part="constant")
 def explicit_point(study) -> Measurement:
-    r"""At the explicit point $\delta\sqrt2 c q_2$ of (100) the gradient is of order
-    $\delta^2$."""
+    r"""At the explicit point $\delta\sqrt2 c q_2$ of (100) the gradient is of order $\delta^2$."""
 
     def fitted(c: Case) -> Measurement:
         c = Case(c.p, c.l, c.eta)

@@ -138,8 +138,7 @@ def eta_grows(study) -> Measurement:
 @paper.claim("eq 92", part="proof-step", regime=resolved)
 def contrast_of_the_linear_flow(study) -> Measurement:
     r"""On the linearised flow the contrast is $c'(e^{ct} - 1)$ with $c$ the rate of $\eta$, and 0
-    at
-    the entry."""
+    at the entry."""
     system = system_of(study)
     (x0, J), rate = linearised(system), 2 * theory.focus_rate(system.chain)
     times = np.array([0.5, 2.0, 5.0]) / rate
@@ -214,8 +213,7 @@ def opposite_directions(study) -> Measurement:
 @paper.claim("ours: the unstable mode of dilution", part="constant", regime=resolved)
 def unstable_mode(study) -> Measurement:
     r"""Per unit of $\eta$ $\gamma_{low}$ falls by $(F + \Delta\beta(1-\pi_1)S)/((d-1)2c)$;
-    $\gamma_1$
-    moves by $(F - \Delta\beta\pi_1S)/(2c)$, of either sign."""
+    $\gamma_1$ moves by $(F - \Delta\beta\pi_1S)/(2c)$, of either sign."""
     system = system_of(study)
     rate = 2 * theory.focus_rate(system.chain)
     alone = system.contrast_force() / rate * np.array([1, -1 / (system.tokens - 1)])

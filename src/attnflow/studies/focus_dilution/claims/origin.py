@@ -32,8 +32,7 @@ SCALES = (1e-3, 1e-4, 1e-5, 1e-6, 1e-8)
 @paper.claim("Lemma 3.1 (eq 6)", regime=nonuniform)
 def the_flow_is_smooth(study) -> Measurement:
     r"""The hypothesis holds here: $|F(\theta_*+\Delta) - J\Delta| \le L|\Delta|^2$ near both
-    critical
-    points, so the quotient stays bounded as $\Delta$ shrinks."""
+    critical points, so the quotient stays bounded as $\Delta$ shrinks."""
     sizes = (1e-1, 1e-2, 1e-3)
     return every(
         **{
@@ -62,8 +61,7 @@ def remainder(study, origin: bool, size: float, linear: bool = True) -> float:
 @paper.claim("Lemma 3.1 (eq 7, origin)", regime=nonuniform)
 def linearisation_error_at_the_origin(study) -> Measurement:
     r"""The linearised flow errs by $O(\varepsilon^2)$; at the origin by $\varepsilon^3$, as the
-    first
-    nonlinear term there is cubic."""
+    first nonlinear term there is cubic."""
     sizes = (0.02, 0.04, 0.08)
     return order(
         "Theta",
@@ -94,8 +92,7 @@ def linearisation_error_at_the_second_point(study) -> Measurement:
 @paper.claim("Lemma 3.1 (eq 7, growth)", regime=nonuniform)
 def linearisation_error_over_time(study) -> Measurement:
     r"""The error grows at most like $e^{2\mu t}$ with $\mu$ the top rate: near the second point
-    over
-    the first three time constants, from a start along the unstable mode."""
+    over the first three time constants, from a start along the unstable mode."""
     mu = np.linalg.eigvalsh(around(study, False)[2]).max()
     lengths = (1.0, 1.5, 2.0, 2.5, 3.0)
 

@@ -84,9 +84,8 @@ def two_term_chain(study) -> Measurement:
 
 @paper.claim("Prop 2.3 (eq 5)")
 def population_gradients(study) -> Measurement:
-    r"""In the limit $\partial L/\partial M = -\sum_i \pi_i A_i^\top(P_i - \hat P_i)$ and
-    $\partial L/\partial\Phi = -\sum_i \pi_i e_i(P_i - \hat P_i)M^\top(\mathrm{diag}(A_i) -
-    A_i^\top A_i)$."""
+    r"""In the limit $\partial L/\partial M = -\sum_i \pi_i A_i^\top(P_i - \hat P_i)$ and $\partial
+    L/\partial\Phi = -\sum_i \pi_i e_i(P_i - \hat P_i)M^\top(\mathrm{diag}(A_i) - A_i^\top A_i)$."""
 
     def formula(theta: OneLayerAttention, centred: bool = True) -> np.ndarray:
         GM, GP = one_layer.token_gradients(theta.readout, theta.score, study.chain)
@@ -161,9 +160,8 @@ key_line = _line(
 
 @paper.claim("App B.2 (eq 31)")
 def the_flow_is_minus_the_gradient(study) -> Measurement:
-    r"""The closed form is $-\nabla L$ of the whole loss: in the embedding
-    $\partial L/\partial W_0 = G_M W_1^\top + G_\Phi W_0 W_K W_Q^\top + G_\Phi^\top W_0 W_Q
-    W_K^\top$."""
+    r"""The closed form is $-\nabla L$ of the whole loss: in the embedding $\partial L/\partial W_0
+    = G_M W_1^\top + G_\Phi W_0 W_K W_Q^\top + G_\Phi^\top W_0 W_Q W_K^\top$."""
 
     def without_keys(theta: OneLayerAttention) -> np.ndarray:
         moved = one_layer.velocity(theta, study.chain)
@@ -180,9 +178,8 @@ def the_flow_is_minus_the_gradient(study) -> Measurement:
 
 @paper.claim("ours: population loss")
 def losses_of_the_model(study) -> Measurement:
-    """The model's loss is the sum over current tokens of the cross-entropy of a softmax of
-    attended read-outs, written out; the floor is the entropy rate, the unigram level the
-    entropy."""
+    """The model's loss is the sum over current tokens of the cross-entropy of a softmax of attended
+    read-outs, written out; the floor is the entropy rate, the unigram level the entropy."""
     pi, P = study.chain.pi, study.chain.transition
 
     def by_hand(theta: OneLayerAttention, law: np.ndarray) -> float:
@@ -337,10 +334,9 @@ def sampling_noise(study) -> np.ndarray:
 
 @paper.claim("ours: bias of short contexts", part="constant", regime=two_term)
 def short_contexts(study) -> Measurement:
-    r"""Given the last token $i$, a stationary context holds $\pi_j + \rho(1_{ij} - \pi_j)$ of
-    token $j$,
-    $\rho = (1-\lambda^s)/(s(1-\lambda))$: at $s = 19$ and $\lambda = .8$ a quarter of it is token
-    $i$."""
+    r"""Given the last token $i$, a stationary context holds $\pi_j + \rho(1_{ij} - \pi_j)$ of token
+    $j$, $\rho = (1-\lambda^s)/(s(1-\lambda))$: at $s = 19$ and $\lambda = .8$ a quarter of it is
+    token $i$."""
     chain = study.chain
     length = 19 if chain.tokens <= 5 else 6
     rho = theory.context_bias(chain, length)

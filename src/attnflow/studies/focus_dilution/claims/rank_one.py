@@ -233,8 +233,7 @@ def _gradients(z: np.ndarray, chain: MarkovChain):
 @paper.claim("eq 19", regime=symmetric_data)
 def entry_state(study) -> Measurement:
     r"""The entry state $\kappa_1(\pi/|\pi|, (\pi-\mathbf 1/d)/|\pi-\mathbf 1/d|)$ with $\lambda =
-    0$
-    is the unigram point, and critical, on a two-group law."""
+    0$ is the unigram point, and critical, on a two-group law."""
     system = system_of(study)
     pi, v = system.chain.pi, system.chain.pi - 1 / system.tokens
     k = np.sqrt(theory.ray_constant(system.chain))
@@ -317,8 +316,7 @@ def predicted_first(study) -> Measurement:
 @paper.claim("eqs 85-86", part="proof-step", regime=symmetric_data)
 def residual_identity(study) -> Measurement:
     r"""$(P_i - \hat p_i)\beta = r_i\Delta\beta$ with $r_i = P_{i1} - \hat p_{i1}$, the same for
-    every
-    lower token."""
+    every lower token."""
     system, z = system_of(study), states(6)
     d, chain = system.tokens, system.chain
     gap = chain.transition - np.array([one_layer.prediction(th, chain.pi) for th in models(study)])
@@ -406,8 +404,7 @@ def low_driven_by_the_scores(study) -> Measurement:
 @paper.claim("ours: two-group system in closed form", regime=symmetric_data)
 def two_group_velocity(study) -> Measurement:
     r"""Eqs. (87) to (89) with the equations of $\beta$ and $\lambda$ beside them are the flow of
-    six
-    numbers: minus the gradient of the loss of all tokens."""
+    six numbers: minus the gradient of the loss of all tokens."""
     system = system_of(study)
 
     def group(v: np.ndarray) -> np.ndarray:

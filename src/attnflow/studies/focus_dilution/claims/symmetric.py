@@ -77,8 +77,7 @@ def _margin(system: TwoGroup) -> float:
 @paper.claim("Prop 3.8 (existence)", regime=symmetric_data)
 def symmetric_critical_points(study) -> Measurement:
     r"""There are critical points with $\partial L/\partial M = 0$ and $\partial L/\partial\Phi =
-    0$:
-    a family, at every finite $\eta$, of the loss that tells token 1 from the rest."""
+    0$: a family, at every finite $\eta$, of the loss that tells token 1 from the rest."""
     system = system_of(study)
     points = [symmetric.symmetric_state(system, *where) for where in FAMILY]
 
@@ -145,8 +144,7 @@ FINITE = Erratum(
 @paper.claim("Prop 3.8 (neutrally stable)", regime=several_low)
 def neutrally_stable(study) -> Measurement:
     r"""The symmetric critical point is neutrally stable for the linearised flow: its top growth
-    rate
-    within rank one is 0."""
+    rate within rank one is 0."""
     system = system_of(study)
     z = symmetric.symmetric_state(system, *FAMILY[1])
     # A law known to lose its symmetry, or one known to keep it, whichever this one is not.
