@@ -5,6 +5,7 @@ and prints, saves and exports the rows. A check that could not have failed is a 
 verdict.
 """
 
+from attnflow.claims.against import against, compared
 from attnflow.claims.claim import Claim, ClaimDefect
 from attnflow.claims.control import Control, Countercheck
 from attnflow.claims.evidence import (
@@ -56,10 +57,12 @@ __all__ = [
     "Row",
     "Strength",
     "Verdict",
+    "against",
     "always",
     "at_least",
     "at_most",
     "claims_in",
+    "compared",
     "condition",
     "corrected",
     "equal",
