@@ -50,13 +50,13 @@ def against(
 ) -> Callable[[Callable[..., Any]], Callable[[Any], Measurement]]:
     """`compared` of one `function(study, right)` is the whole measurement of a claim.
 
-    What is given as a function of the study (`over=points`) is what it gives there.
+    The points of `over=` may be given as a function of the study.
     """
 
     def made(function: Callable[..., Any]) -> Callable[[Any], Measurement]:
         def measure(study: Any) -> Measurement:
-            here = {name: x(study) if callable(x) else x for name, x in how.items()}
-            return compared(builder, control, partial(function, study), **here)
+            points = {"over": how["over"](study)} if callable(how.get("over")) else {}
+            return compared(builder, control, partial(function, study), **{**how, **points})
 
         return wraps(function)(measure)
 

@@ -158,6 +158,14 @@ def flat(theta: OneLayerAttention) -> np.ndarray:
     return np.concatenate([np.ravel(w) for w in blocks(theta)])
 
 
+def moved(theta: OneLayerAttention, step: np.ndarray) -> OneLayerAttention:
+    """The parameters a step away, given as one vector."""
+    shapes = [w.shape for w in blocks(theta)]
+    parts = np.split(step, np.cumsum([np.prod(s) for s in shapes])[:-1])
+    pairs = zip(blocks(theta), parts, shapes, strict=True)
+    return OneLayerAttention(*(w + part.reshape(s) for w, part, s in pairs))  # type: ignore[arg-type]
+
+
 def cosine(a: Any, b: Any) -> float:
     """The cosine of two arrays as long vectors."""
     a, b = np.ravel(a), np.ravel(b)

@@ -13,8 +13,8 @@ from attnflow.studies.focus_dilution.claims.common import (
     autodiff_velocity,
     blocks,
     flat,
+    moved,
 )
-from attnflow.studies.focus_dilution.claims.origin import moved
 from attnflow.studies.focus_dilution.paper import paper
 
 END = 2.0
