@@ -11,7 +11,9 @@ from attnflow.claims import (
     Erratum,
     Measurement,
     Regime,
+    against,
     at_most,
+    compared,
     condition,
     corrected,
     equal,
@@ -81,25 +83,19 @@ def symmetric_critical_points(study) -> Measurement:
     system = system_of(study)
     points = [symmetric.symmetric_state(system, *where) for where in FAMILY]
 
-    def forces(z: np.ndarray) -> list[float]:
+    def forces(right: bool) -> np.ndarray:
         """Largest entries of dL/dM and dL/dPhi, by autodiff."""
-        state = rank_one.state_of(system.lift(z))
-        return [float(np.abs(g).max()) for g in autodiff_gradients(state, system.chain)]
+        states = points if right else [rank_one.entry(system, 0.5)]
+        models = [rank_one.state_of(system.lift(z)) for z in states]
+        return np.abs([autodiff_gradients(th, system.chain) for th in models]).max(axis=(0, 2, 3))
 
-    entry = rank_one.entry(system, 0.5)
-    z = system.lift(points[1])
+    def loss(right: bool):
+        level = symmetric.two_group_loss(system) if right else system.chain.unigram_entropy
+        return level, float(rank_one.loss(system.lift(points[1]), system.chain))
+
     return every(
-        forces=at_most(
-            bound=1e-13,
-            measured=np.max([forces(z) for z in points], axis=0),
-            control=Control("at the entry state", forces(entry)),
-        ),
-        loss=equal(
-            predicted=symmetric.two_group_loss(system),
-            measured=float(rank_one.loss(z, system.chain)),
-            rtol=1e-12,
-            control=Control("the unigram entropy", system.chain.unigram_entropy),
-        ),
+        forces=compared(at_most, "at the entry state", forces, bound=1e-13),
+        loss=compared(equal, "the unigram entropy", loss, rtol=1e-12),
     )
 
 
@@ -205,53 +201,33 @@ def regime_map(study) -> Measurement:
 
 
 @paper.claim("ours: rate of the split of equal tokens", part="constant", regime=several_low)
-def split_rate(study) -> Measurement:
+@against("without the embedding's own entry", equal, rtol=1e-9, atol=1e-13, note=f"width {DIM}")
+def split_rate(study, right: bool):
     r"""The top growth rate of the whole flow at a symmetric point is that of a $2\times2$
     Hessian."""
     system = system_of(study)
     points = [symmetric.symmetric_state(system, *where) for where in FAMILY]
+    rates = [max(float(symmetric.antisymmetric_rate(system, z)), 0.0) for z in points]
     uncoupled = [symmetric.antisymmetric_hessian(system, z) * [[0, 1], [1, 1]] for z in points]
-    return equal(
-        predicted=[max(float(symmetric.antisymmetric_rate(system, z)), 0.0) for z in points],
-        measured=[_top_of_all(system.lift(z), system.chain) for z in points],
-        rtol=1e-9,
-        atol=1e-13,
-        control=Control(
-            "without the embedding's own entry", [-np.linalg.eigvalsh(H)[0] for H in uncoupled]
-        ),
-        note=f"all {2 * DIM * (system.tokens + DIM)} parameters at width {DIM}",
-    )
+    other = [-np.linalg.eigvalsh(H)[0] for H in uncoupled]
+    return rates if right else other, [_top_of_all(system.lift(z), system.chain) for z in points]
 
 
 @paper.claim("ours: equal tokens part within rank one", regime=breaks)
-def equal_tokens_part(study) -> Measurement:
+@against("along the stable way to part", equal, rtol=1e-3, note="until it is e^3 times as large")
+def equal_tokens_part(study, right: bool):
     """With exactly symmetric data a small difference of two lower tokens grows, within rank one."""
-    system = system_of(study)
-    d, size = system.tokens, 1e-6
-    z = symmetric.symmetric_state(system, *FAMILY[1])
+    system, size = system_of(study), 1e-6
+    d, z = system.tokens, symmetric.symmetric_state(system, *FAMILY[1])
     rate = float(symmetric.antisymmetric_rate(system, z))
-    ways = np.linalg.eigh(symmetric.antisymmetric_hessian(system, z))[1].T
+    way = np.linalg.eigh(symmetric.antisymmetric_hessian(system, z))[1][:, 0 if right else 1]
+    apart = np.zeros(2 * d + 2)
+    apart[[1, 2, d + 1, d + 2]] = np.kron(way, [1, -1])
     flow = rank_one.vector_flow(lambda x: rank_one.velocity(x, system.chain), "rank one")
-
-    def grown(way: np.ndarray) -> float:
-        apart = np.zeros(2 * d + 2)
-        apart[[1, 2]], apart[[d + 1, d + 2]] = (
-            way[0] * np.array([1, -1]),
-            way[1] * np.array([1, -1]),
-        )
-        start = system.lift(z) + size * apart
-        end = rank_one.solve(flow, start, 3 / rate, rtol=1e-10, atol=1e-13).final["z"]
-        return float(
-            np.log(abs((end - system.lift(z)) @ apart) / (size * apart @ apart)) * rate / 3
-        )
-
-    return equal(
-        predicted=rate,
-        measured=grown(ways[0]),
-        rtol=1e-3,
-        control=Control("along the stable way to part", measured=grown(ways[1])),
-        note=f"over {3 / rate:.4g} units of time, e^3 in size",
-    )
+    start = system.lift(z) + size * apart
+    end = rank_one.solve(flow, start, 3 / rate, rtol=1e-10, atol=1e-13).final["z"]
+    grown = abs((end - system.lift(z)) @ apart) / (size * apart @ apart)
+    return rate, float(np.log(grown) * rate / 3)
 
 
 @paper.claim("ours: the split dies as eta grows", regime=breaks & reaches_infinity)
@@ -272,25 +248,18 @@ def split_dies(study) -> Measurement:
 
 
 @paper.claim("ours: balanced symmetric point", regime=symmetric_data)
-def balanced_point(study) -> Measurement:
+@against("other points of the family", equal, rtol=1e-9)
+def balanced_point(study, right: bool):
     r"""On the leaf of small starts $|\gamma|^2 = |\beta|^2 + 2\eta$ and $\sum\beta = 0$."""
     system = system_of(study)
-    etas = (0.5, 1.0, 2.0)
+    balanced = [symmetric.balanced_state(system, eta) for eta in (0.5, 1.0, 2.0)]
+    family = [symmetric.symmetric_state(system, *where) for where in FAMILY]
 
-    def balance(z: np.ndarray) -> float:
-        x = system.lift(z)
+    def balance(x: np.ndarray) -> float:
         g, b = np.split(x[:-2], 2)
         return float(g @ g - b @ b) / (2 * x[-1] * x[-2]) + abs(b.sum())
 
-    return equal(
-        predicted=np.ones(3),
-        measured=[balance(symmetric.balanced_state(system, e)) for e in etas],
-        rtol=1e-9,
-        control=Control(
-            "other points of the family",
-            measured=[balance(symmetric.symmetric_state(system, *where)) for where in FAMILY],
-        ),
-    )
+    return np.ones(3), [balance(system.lift(z)) for z in (balanced if right else family)]
 
 
 @paper.claim("ours: focus ends at a finite eta", regime=resolved)
@@ -329,32 +298,28 @@ def saddles_of_any_law(study) -> Measurement:
 def _saddles(chain: MarkovChain) -> Measurement:
     visited = symmetric.visited_saddles(chain)
     exact = [s for s in visited if s.critical]
-    speed = lambda z: float(np.abs(autodiff_velocity(rank_one.state_of(z), chain)).max())  # noqa: E731
-    between = [speed((a.z + b.z) / 2) for a, b in itertools.pairwise(visited)]
-    within = [np.linalg.eigvalsh(_symmetric(rank_one.jacobian(s.z, chain)))[0] for s in exact]
+    between = [(a.z + b.z) / 2 for a, b in itertools.pairwise(visited)] or [exact[0].z + 0.1]
+
+    def speed(right: bool) -> float:
+        models = [rank_one.state_of(z) for z in ([s.z for s in exact] if right else between)]
+        return max(float(np.abs(autodiff_velocity(th, chain)).max()) for th in models)
+
+    def rates(right: bool):
+        within = [np.linalg.eigvalsh(_symmetric(rank_one.jacobian(s.z, chain)))[0] for s in exact]
+        return [s.rate for s in exact] if right else within, [
+            _top_of_all(s.z, chain) for s in exact
+        ]
+
+    def losses(right: bool):
+        states = [s.z if right else s.z * 0.5 + 0.1 for s in visited]
+        return [s.loss for s in visited], [float(rank_one.loss(z, chain)) for z in states]
+
+    names = " -> ".join(f"{s.name} {s.loss:.6f} ({s.rate:.4g}, {s.mode})" for s in visited)
+    bars = {"rtol": 1e-6, "atol": 1e-11, "note": names}
     return every(
-        critical=at_most(
-            bound=1e-10,
-            measured=max(speed(s.z) for s in exact),
-            control=Control("half way between two", max(between, default=speed(exact[0].z + 0.1))),
-        ),
-        rates=equal(
-            predicted=[s.rate for s in exact],
-            measured=[_top_of_all(s.z, chain) for s in exact],
-            rtol=1e-6,
-            atol=1e-11,
-            control=Control("the fastest decay within rank one", within),
-            note=" -> ".join(f"{s.name} {s.loss:.6f} ({s.rate:.4g}, {s.mode})" for s in visited),
-        ),
-        losses=equal(
-            predicted=[s.loss for s in visited],
-            measured=[float(rank_one.loss(s.z, chain)) for s in visited],
-            rtol=1e-12,
-            control=Control(
-                "half the embedding",
-                measured=[float(rank_one.loss(s.z * 0.5 + 0.1, chain)) for s in visited],
-            ),
-        ),
+        critical=compared(at_most, "half way between two", speed, bound=1e-10),
+        rates=compared(equal, "the fastest decay within rank one", rates, **bars),
+        losses=compared(equal, "half the embedding", losses, rtol=1e-12),
     )
 
 
