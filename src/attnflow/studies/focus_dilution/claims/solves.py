@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnflow.claims import Control, Measurement, equal
+from attnflow.claims import against, equal
 from attnflow.flows import GradientDescent, Linear, descend, integrate
 from attnflow.models.one_layer import CONSERVED, OneLayerAttention, population_flow
 from attnflow.studies.focus_dilution.claims.common import (
@@ -25,100 +25,51 @@ def beginning(study) -> OneLayerAttention:
 
 
 @paper.claim("ours: the solve by hand")
-def solve_by_hand(study) -> Measurement:
+@against("one step later", equal, rtol=1e-7)
+def solve_by_hand(study, right: bool):
     """The states that a solve gives between its rows are those of a classical Runge-Kutta method
     on autodiff's gradient of the loss written out."""
-    start, steps, h = beginning(study), 100, END / 100
-
-    def speed(theta: OneLayerAttention) -> np.ndarray:
-        return autodiff_velocity(theta, study.chain)
-
-    def step(theta: OneLayerAttention) -> OneLayerAttention:
-        a = speed(theta)
-        b = speed(moved(theta, h / 2 * a))
-        c = speed(moved(theta, h / 2 * b))
-        d = speed(moved(theta, h * c))
-        return moved(theta, h / 6 * (a + 2 * b + 2 * c + d))
-
-    states = [start]
-    for _ in range(steps):
-        states.append(step(states[-1]))
-    found = integrate(population_flow(study.chain), start, END, rtol=1e-9, progress=False)
-    chosen = (0, 37, 70, steps)
-    given = found.states([k * h for k in chosen])
-    return equal(
-        predicted=np.concatenate([np.ravel(w) for w in blocks(given)]),
-        measured=np.concatenate(
-            [np.stack([blocks(states[k])[b] for k in chosen]).ravel() for b in range(4)]
-        ),
-        rtol=1e-7,
-        control=Control(
-            "one step later",
-            measured=np.concatenate(
-                [
-                    np.stack([blocks(states[min(k + 1, steps)])[b] for k in chosen]).ravel()
-                    for b in range(4)
-                ]
-            ),
-        ),
-    )
+    h, states = END / 100, [beginning(study)]
+    for _ in range(100):
+        k, total = np.zeros_like(flat(states[-1])), 0.0
+        for ahead, weight in ((0, 1), (h / 2, 2), (h / 2, 2), (h, 1)):
+            k = autodiff_velocity(moved(states[-1], ahead * k), study.chain)
+            total = total + weight * k
+        states.append(moved(states[-1], h / 6 * total))
+    found = integrate(population_flow(study.chain), states[0], END, rtol=1e-9, progress=False)
+    rows = (0, 37, 70, 100)
+    given = zip(*blocks(found.states([k * h for k in rows])), strict=True)
+    chosen = [states[k if right else min(k + 1, 100)] for k in rows]
+    return [flat(OneLayerAttention(*theta)) for theta in given], [flat(theta) for theta in chosen]
 
 
 @paper.claim("ours: the drift that a solve reports")
-def drift_by_hand(study) -> Measurement:
+@against("over the smallest squared norm", equal, rtol=1e-9, note="fewer steps than between looks")
+def drift_by_hand(study, right: bool):
     """The drift of each conserved quantity is its largest change over the largest squared norm of
     a matrix, looked at where the solve ends."""
-    found = integrate(
-        population_flow(study.chain), beginning(study), END, rtol=1e-3, progress=False
-    )
+    flow, start = population_flow(study.chain), beginning(study)
+    found = integrate(flow, start, END, rtol=1e-3, progress=False)
     ends = found.start, found.final
     norms = [float(np.sum(w**2)) for theta in ends for w in blocks(theta)]
-    change = {n: np.abs(c(ends[1]) - c(ends[0])).max() for n, c in CONSERVED.items()}
-    names = sorted(change)
-    return equal(
-        predicted=[found.drifts[n] for n in names],
-        measured=[change[n] / max(norms) for n in names],
-        rtol=1e-9,
-        control=Control(
-            "over the smallest squared norm", measured=[change[n] / min(norms) for n in names]
-        ),
-        note=f"{found.work['steps']} steps: fewer than between two looks",
-    )
+    change = [np.abs(c(ends[1]) - c(ends[0])).max() for c in CONSERVED.values()]
+    by_hand = np.divide(change, max(norms) if right else min(norms))
+    return [found.drifts[name] for name in CONSERVED], by_hand
 
 
 @paper.claim("ours: descent by hand")
-def descent_by_hand(study) -> Measurement:
+@against("one step less", equal, rtol=1e-11)
+def descent_by_hand(study, right: bool):
     """Forty steps of gradient descent are forty steps against autodiff's gradient, at times that
     count them."""
-    start, rate, steps = beginning(study), 0.05, 40
-    path = [start]
+    rate, steps, path = 0.05, 40, [beginning(study)]
     for _ in range(steps):
         path.append(moved(path[-1], rate * autodiff_velocity(path[-1], study.chain)))
-    found = descend(
-        population_flow(study.chain),
-        start,
-        steps * rate,
-        GradientDescent(rate),
-        observe={"first": lambda th: th.W0[0]},
-        save=Linear(9),
-        progress=False,
-    )
-    rows = np.round(found.trajectory["time"].values / rate).astype(int)
-    seen = np.ravel(found.trajectory["first"].values)
-    return equal(
-        predicted=np.concatenate([flat(found.final), seen, found.trajectory["time"].values]),
-        measured=np.concatenate(
-            [flat(path[steps]), *(blocks(path[k])[0][0] for k in rows), rate * rows]
-        ),
-        rtol=1e-11,
-        control=Control(
-            "one step less",
-            measured=np.concatenate(
-                [
-                    flat(path[steps - 1]),
-                    *(blocks(path[max(k - 1, 0)])[0][0] for k in rows),
-                    rate * rows,
-                ]
-            ),
-        ),
-    )
+    how = {"observe": {"first": lambda th: th.W0[0]}, "save": Linear(9), "progress": False}
+    flow, optimiser = population_flow(study.chain), GradientDescent(rate)
+    found = descend(flow, path[0], steps * rate, optimiser, **how)
+    times = found.trajectory["time"].values
+    rows, late = np.round(times / rate).astype(int), 0 if right else 1
+    first = [blocks(path[max(k - late, 0)])[0][0] for k in rows]
+    seen = flat(found.final), np.ravel(found.trajectory["first"].values), times
+    return np.concatenate(seen), np.concatenate([flat(path[steps - late]), *first, rate * rows])
