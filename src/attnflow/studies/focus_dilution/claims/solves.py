@@ -1,11 +1,29 @@
-"""What a solve gives and reports, step by step by hand."""
+"""The solver, step by step by hand, and on flows whose paths are known."""
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
 import numpy as np
 
-from attnflow.claims import against, equal
-from attnflow.flows import GradientDescent, Linear, descend, integrate
+from attnflow.claims import against, equal, fact
+from attnflow.flows import (
+    Every,
+    Flow,
+    GradientDescent,
+    Limits,
+    Linear,
+    Mark,
+    Solver,
+    Store,
+    descend,
+    integrate,
+)
+from attnflow.flows.driver import absolute_tolerance
+from attnflow.flows.engines import choose, spectral_radius
+from attnflow.flows.recorder import Bounds
+from attnflow.flows.switching import Field
 from attnflow.models.one_layer import CONSERVED, OneLayerAttention, population_flow
 from attnflow.studies.focus_dilution.claims.common import (
     DIM,
@@ -73,3 +91,125 @@ def descent_by_hand(study, right: bool):
     first = [blocks(path[max(k - late, 0)])[0][0] for k in rows]
     seen = flat(found.final), np.ravel(found.trajectory["first"].values), times
     return np.concatenate(seen), np.concatenate([flat(path[steps - late]), *first, rate * rows])
+
+
+# --- Paths that are known: a circle, a straight line, a diagonal matrix.
+
+
+def linear_flow(matrix: np.ndarray, shift: float = 0.0, **how: Any) -> Flow:
+    """x' = matrix x + shift."""
+
+    def velocity(theta: Any, out: Any = None) -> Any:
+        moved = matrix @ theta["x"] + shift
+        if out is None:
+            return {"x": moved}
+        out["x"][:] = moved
+        return out
+
+    return Flow(velocity=velocity, host=True, **how)
+
+
+TURN, EAST = np.array([[0.0, -1.0], [1.0, 0.0]]), {"x": np.array([1.0, 0.0])}
+"""Round the circle in 2 pi, from (1, 0)."""
+
+
+@paper.claim("ours: marks and rows of a solve")
+@against("a turn that is a hundredth faster", equal, rtol=1e-6)
+def marks_and_rows(study, right: bool):
+    """On a circle every crossing is known: a solve marks each entry with its direction, keeps only
+    the directions that are asked for, stops at its stop, and has rows at the steps or times that
+    are asked for and where it ends."""
+    flow = linear_flow(TURN if right else 1.01 * TURN)
+    x, y = lambda th: th["x"][0], lambda th: th["x"][1]
+    marks = {"any": Mark(lambda th: th["x"]), "up": Mark(y, 0.5, 1), "down": Mark(y, 0.5, -1)}
+    how = {"rtol": 1e-9, "progress": False, "observe": {"x": x}}
+    stops = {"end": Mark(x, -0.5, 1)}
+    one = integrate(flow, EAST, 100.0, save=Every(7), marks=marks, stops=stops, **how)
+    two = integrate(flow, EAST, 10.0, save=Linear(11), **how)
+    third, rows, steps = np.pi / 3, one.trajectory, one.work["steps"]
+    crossed = [(third / 2, 1, 0), (1.5 * third, -1, 0), (2.5 * third, -1, 0), (3 * third, -1, 1)]
+    t, late = rows["time"].values, two.trajectory["time"].values
+    known = *crossed, (4 * third, 1, 0), np.cos(t), np.ones_like(t), np.arange(11), np.cos(late)
+    seen = rows["x"], rows["speed"], late, two.trajectory["x"], rows["step"], [one.time]
+    ended = np.append(np.arange(0, steps, 7), steps), [t[-1]]
+    found = *((e.time, e.direction, e.index) for e in one.events), *seen
+    return np.concatenate([*known, *ended]), np.concatenate(found)
+
+
+@paper.claim("ours: what a solve looks at for its drift")
+@against("a look every forty steps", equal, rtol=1e-9)
+def looks_of_the_drift(study, right: bool):
+    """The drift is the largest change of what is called conserved, over the largest squared norm,
+    at every fiftieth step and at the end; here of a coordinate of the circle, which does change."""
+    flow = linear_flow(TURN, conserved={"first": lambda th: th["x"][0]})
+    how = {"rtol": 1e-6, "store": Store(states=True), "progress": False}
+    found = integrate(flow, EAST, 9.0, save=Every(50 if right else 40), **how)
+    rows = found.trajectory["state"].values
+    return np.abs(rows[:, 0] - 1).max() / np.sum(rows**2, axis=1).max(), found.drifts["first"]
+
+
+@paper.claim("ours: when a drift is said")
+@against("at ten times the tolerance", equal, rtol=0)
+def drift_is_said(study, right: bool):
+    """A solve is called drifted where the drift is above a thousand times its relative tolerance,
+    on a straight line, which is solved exactly."""
+    flow = linear_flow(np.zeros((1, 1)), -1.0, conserved={"x": lambda th: th["x"]})
+    start, rtol = {"x": np.array([1.0])}, 1e-4 if right else 1e-3
+    runs = [integrate(flow, start, t, rtol=rtol, progress=False) for t in (0.09995, 0.10005)]
+    return [0, 1], [run.status == "drifted" for run in runs]
+
+
+@paper.claim("ours: how a solve is set up")
+@against("a matrix with another fastest mode", equal, rtol=1e-4)
+def set_up(study, right: bool):
+    """Its fastest mode is found by power iteration; a solve of fewer than twenty of its time
+    constants is explicit; the absolute tolerance is that of the root mean square of the start, of
+    the scale of the flow where it has one, and the relative one at the origin."""
+    matrix, y = np.diag([-3.0 if right else -4.0, 1.0, 0.5]), np.array([3.0, 4.0, 0.0])
+    flows = [linear_flow(matrix), linear_flow(matrix, scale=0.1)]
+    system, scaled = (flow.bind({"x": y}) for flow in flows)
+    field = Field(system)
+    methods = [choose(field, y, n / 3, Solver()).method for n in (19.9, 20.1)]
+    sizes = [(system, y), (system, 0 * y), (system, y / 1e200), (scaled, y)]
+    tolerances = [absolute_tolerance(s, x, 1e-3) for s, x in sizes]
+    mean = np.sqrt(25 / 3)
+    told = [3.0, 1, 0, 1e-3 * mean, 1e-3, 1e-3 * mean, 1e-4]
+    tolerances[2] *= 1e200
+    return told, [spectral_radius(field, y), *(m == "adams" for m in methods), *tolerances]
+
+
+STALLED = [(1000, 1.0), (2000, 1.0009)]
+"""Steps and times: the second thousand advances by less than a thousandth of what was reached."""
+
+
+@paper.claim("ours: what ends a solve")
+@against("where steps cannot stall", fact)
+def what_ends_a_solve(study, right: bool):
+    """A state that is not finite, an interruption, the steps or the seconds that are allowed, and
+    a stall: a thousand steps that advance by less than a thousandth, or by less than time resolves,
+    with more than a million such steps to go. Nothing ends a solve that is at its end."""
+    enough, edge, asked = Limits(), 1.0009 + 0.9 * (1 + 5e-7), threading.Event()
+    cases = [
+        ("stalled", enough, STALLED, 1e9),
+        ("", enough, [STALLED[0], (1999, 1.0009)], 1e9),
+        ("", enough, [STALLED[0], (2000, 1.0011)], 1e9),
+        ("stalled", enough, STALLED, edge),
+        ("", enough, STALLED, edge - 1e-6),
+        ("stalled", enough, [(1000, 1e-7)], 1e9),
+        ("", enough, [(1000, 1e-3)], 1e9),
+        ("step_limit", Limits(steps=5), [(5, 0.1)], 1.0),
+        ("", Limits(steps=5), [(4, 0.1)], 1.0),
+        ("", Limits(steps=5), [(5, 1.0)], 1.0),
+        ("time_limit", Limits(seconds=1e-9), [(1, 0.1)], 1.0),
+        ("", Limits(seconds=1e6), [(1, 0.1)], 1.0),
+    ]
+
+    def said(limits: Limits, looks: list[tuple[int, float]], until: float, y: float = 0.0) -> str:
+        bounds = Bounds(limits, asked, 10**6, stalls=right)
+        found = [bounds.reached(step, t, np.array([y]), until) for step, t in looks]
+        return str(found[-1][0].name).lower() if found[-1] else ""
+
+    found = [said(*case) for _, *case in cases] + [said(enough, [(1, 2.0)], 1.0, np.nan)]
+    asked.set()
+    found.append(said(enough, [(1, 0.1)], 1.0))
+    return found == [*(told for told, *_ in cases), "diverged", "interrupted"]
