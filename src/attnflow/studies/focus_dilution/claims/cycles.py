@@ -21,8 +21,9 @@ from attnflow.claims import (
     not_reproduced,
     order,
     sign,
+    statistical,
 )
-from attnflow.models.one_layer import CONSERVED
+from attnflow.models.one_layer import CONSERVED, OneLayerAttention
 from attnflow.models.one_layer import velocity as _velocity
 from attnflow.observe.stages import plateaus
 from attnflow.studies.focus_dilution import observables, rank_one, stages, theory, timeline
@@ -211,6 +212,20 @@ def typical_length(study, dim: int, right: bool):
     weight = lambda r: r ** (dim - 1) * np.exp(-(r**2) / 2)  # noqa: E731
     moments = [quad(lambda r, k=k: r**k * weight(r), 0, 40)[0] for k in (0, 1)]
     return timeline.typical_length(dim) if right else np.sqrt(dim), moments[1] / moments[0]
+
+
+@paper.claim("ours: the start of the timeline", part="constant")
+def start_of_the_timeline(study) -> Measurement:
+    r"""Its condensation starts from the mean over Gaussian starts of the unstable component of
+    Thm. 3.2, $\varepsilon E|\chi_m|/\sqrt2$."""
+    chain, dim = LAWS["E"], 4
+    draws = [OneLayerAttention.gaussian(chain.tokens, dim, 1.0, seed) for seed in range(400)]
+    sizes = [np.linalg.norm(theory.condensed_amplitude(theta, chain)) for theta in draws]
+    whole = [np.linalg.norm(chain.pi @ theta.W0) / np.linalg.norm(chain.pi) for theta in draws]
+    time = timeline.predict(chain, dim, 1e-3).times["condensed"]
+    start = 1e3 * theory.CONDENSED * np.exp(-theory.escape_rate(chain) * time)
+    other = Control("of the embedding alone", measured=whole)
+    return statistical(predicted=start, samples=sizes, seeds=range(400), control=other)
 
 
 @experiment("ours: the ends of a plateau", setting="law of 4.1, m = 8")
