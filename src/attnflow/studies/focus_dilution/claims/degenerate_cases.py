@@ -53,6 +53,11 @@ stated = partial(paper.claim, regime=limit_point, setting="limit model (eta = in
 step = partial(stated, part="proof-step")
 
 
+def of_the_loss(theta: int, delta: int = 0) -> Any:
+    """A term of the expansion (96) of -grad L: minus a derivative of the loss."""
+    return cached_property(lambda self: -self.d("loss", theta, delta))
+
+
 class Case:
     """The degenerate point of one (pi1, lam, eta), and its derivatives in (theta, delta)."""
 
@@ -87,26 +92,8 @@ class Case:
         whole = getattr(self.jets, field).derivative(theta + delta)
         return whole[(..., *[slice(6)] * theta, *[6] * delta)]
 
-    @cached_property
-    def J0(self) -> np.ndarray:
-        return -self.d("loss", 2)
-
-    @cached_property
-    def f1(self) -> np.ndarray:
-        return -self.d("loss", 1, 1)
-
-    @cached_property
-    def B(self) -> np.ndarray:
-        """B[k, a, b] = -d^3 L of eq. (96)."""
-        return -self.d("loss", 3)
-
-    @cached_property
-    def J1(self) -> np.ndarray:
-        return -self.d("loss", 2, 1)
-
-    @cached_property
-    def f2(self) -> np.ndarray:
-        return -self.d("loss", 1, 2)
+    J0, f1, B = of_the_loss(2), of_the_loss(1, 1), of_the_loss(3)
+    J1, f2 = of_the_loss(2, 1), of_the_loss(1, 2)
 
     @cached_property
     def K(self) -> np.ndarray:

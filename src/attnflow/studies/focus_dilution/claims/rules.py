@@ -19,22 +19,15 @@ def curve(*knots: tuple[float, float]) -> np.ndarray:
     return np.interp(T, *zip(*knots, strict=True))
 
 
+LEVELS = {"rank": 1.0, "s0": 1.0, "q0": 1e-3, "q1": 1e-3, "q2": 1e-3, "n0": 2.0, "n2": 0.2}
+LEVELS |= {"a10": 0.5, "a20": 0.2, "a21": 0.1}
 QUIET: dict[str, Knots] = {
+    **{name: ((0, level),) for name, level in LEVELS.items()},
     "loss": ((0, 1.0), (21, 0.98), (200, 0.5)),
-    "stable": ((0, 2.0), (20, 1.0), (200, 1.0)),
-    "rank": ((0, 1.0),),
-    "s0": ((0, 1.0),),
+    "stable": ((0, 2.0), (20, 1.0)),
     "s1": ((0, 0.5), (20, 0.01)),
     "s2": ((0, 0.3), (20, 0.001)),
-    "q0": ((0, 1e-3),),
-    "q1": ((0, 1e-3),),
-    "q2": ((0, 1e-3),),
-    "a10": ((0, 0.5),),
-    "a20": ((0, 0.2),),
-    "a21": ((0, 0.1),),
-    "n0": ((0, 2.0),),
     "n1": ((0, 0.5), (40, 1.0)),
-    "n2": ((0, 0.2),),
 }
 """Three tokens that condense, at t = 21 where the loss has lost 2 %, and do nothing after it."""
 
@@ -62,10 +55,8 @@ def marked(
     attention = np.zeros((len(T), 3, 3))
     attention[:, 1, 0], attention[:, 2, 0], attention[:, 2, 1] = s["a10"], s["a20"], s["a21"]
     several = {x: np.stack([s[f"{x}{k}"] for k in range(3)], axis=1) for x in "sqn"}
-    signals = stages.Signals(
-        t=T, loss=s["loss"], rank=s["rank"], stable=s["stable"], embedding=several["s"],
-        query=several["q"], attention=attention, norms=several["n"],
-    )  # fmt: skip
+    first = T, s["loss"], s["rank"], s["stable"]
+    signals = stages.Signals(*first, several["s"], several["q"], attention, several["n"])
     found = stages.find(signals, np.array(pi), waits)
     return sorted(found, key=lambda stage: (stage.cycle, stage.name))
 
