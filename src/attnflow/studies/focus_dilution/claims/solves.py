@@ -9,6 +9,7 @@ import numpy as np
 
 from attnflow.claims import against, equal, fact
 from attnflow.flows import (
+    Adam,
     Every,
     Flow,
     GradientDescent,
@@ -24,6 +25,7 @@ from attnflow.flows.driver import absolute_tolerance
 from attnflow.flows.engines import choose, spectral_radius
 from attnflow.flows.recorder import Bounds
 from attnflow.flows.switching import Field
+from attnflow.linearise.lyapunov_schmidt import lyapunov_schmidt
 from attnflow.models.one_layer import CONSERVED, OneLayerAttention, population_flow
 from attnflow.studies.focus_dilution.claims.common import (
     DIM,
@@ -93,13 +95,35 @@ def descent_by_hand(study, right: bool):
     return np.concatenate(seen), np.concatenate([flat(path[steps - late]), *first, rate * rows])
 
 
+@paper.claim("ours: Adam by hand")
+@against("without the correction of its means", equal, rtol=1e-9)
+def adam_by_hand(study, right: bool):
+    """Twenty steps of Adam are those of its running means of the gradient and of its square, each
+    over what it is of a constant."""
+    rate, theta, steps = 1e-3, beginning(study), 20
+    mean, square = np.zeros_like(flat(theta)), np.zeros_like(flat(theta))
+    for k in range(1, steps + 1):
+        g = -autodiff_velocity(theta, study.chain)
+        mean, square = 0.9 * mean + 0.1 * g, 0.999 * square + 0.001 * g**2
+        parts = (1 - 0.9**k, 1 - 0.999**k) if right else (1, 1)
+        step = mean / parts[0] / (np.sqrt(square / parts[1]) + 1e-8)
+        theta = moved(theta, -rate * step)
+    flow, start = population_flow(study.chain), beginning(study)
+    found = descend(flow, start, steps * rate, Adam(rate), progress=False)
+    return flat(found.final), flat(theta)
+
+
 # --- Paths that are known: a circle, a straight line, a diagonal matrix.
 
 
-def linear_flow(matrix: np.ndarray, shift: float = 0.0, **how: Any) -> Flow:
-    """x' = matrix x + shift."""
+def linear_flow(
+    matrix: np.ndarray, shift: float = 0.0, calls: list[int] | None = None, **how: Any
+) -> Flow:
+    """x' = matrix x + shift; each call is noted."""
 
     def velocity(theta: Any, out: Any = None) -> Any:
+        if calls is not None:
+            calls.append(1)
         moved = matrix @ theta["x"] + shift
         if out is None:
             return {"x": moved}
@@ -134,6 +158,30 @@ def marks_and_rows(study, right: bool):
     ended = np.append(np.arange(0, steps, 7), steps), [t[-1]]
     found = *((e.time, e.direction, e.index) for e in one.events), *seen
     return np.concatenate([*known, *ended]), np.concatenate(found)
+
+
+@paper.claim("ours: engines agree")
+@against("at a hundredth less", equal, rtol=1e-6)
+def engines_agree(study, right: bool):
+    """Four methods that a solve can take, of two libraries, give the circle, between their
+    steps too."""
+    times = np.linspace(0.0, 6.0, 7)
+    kinds = (("cvode", "bdf"), ("cvode", "adams"), *(("scipy", m) for m in ("lsoda", "dop853")))
+    flow, how = linear_flow(TURN), {"rtol": 1e-9, "progress": False}
+    runs = [integrate(flow, EAST, 6.0, solver=Solver(*kind), **how) for kind in kinds]
+    known = np.cos(times if right else 0.99 * times)
+    return [known] * len(runs), [run.states(times)["x"][:, 0] for run in runs]
+
+
+@paper.claim("ours: what a solve counts")
+@against("the steps for the evaluations", equal, rtol=0)
+def what_a_solve_counts(study, right: bool):
+    """Every velocity is counted, apart from one to check the start, thirteen to find its fastest
+    mode, and one a row; a step has one row, where every step is asked for."""
+    calls: list[int] = []
+    run = integrate(linear_flow(TURN, calls=calls), EAST, 10.0, save=Every(), progress=False)
+    rows, work = len(run.trajectory["time"]), run.work
+    return [work["rhs" if right else "steps"], work["steps"]], [len(calls) - rows - 14, rows - 1]
 
 
 @paper.claim("ours: what a solve looks at for its drift")
@@ -213,3 +261,26 @@ def what_ends_a_solve(study, right: bool):
     asked.set()
     found.append(said(enough, [(1, 0.1)], 1.0))
     return found == [*(told for told, *_ in cases), "diverged", "interrupted"]
+
+
+@paper.claim("ours: the reduction of a known family")
+@against("about another parameter", equal, rtol=1e-9, atol=1e-12)
+def reduction_of_a_known_family(study, right: bool):
+    """Of x' = x^3 - (p - 1/2) x, y' = -2 (y - x^2 - 3 (p - 1/2)) the range equation is solved by
+    y = x^2 + 3 (p - 1/2), at once where x = 0, and leaves the first line."""
+    about = 0.5 if right else 0.6
+
+    def evaluate(z: np.ndarray, p: float) -> tuple[np.ndarray, np.ndarray]:
+        (x, y), q = z, p - about
+        value = np.array([x**3 - q * x, -2 * (y - x**2 - 3 * q)])
+        return value, np.array([[3 * x**2 - q, 0, -x], [4 * x, -2, 6]])
+
+    family = lyapunov_schmidt(evaluate, np.zeros(2), p=about, host=True)
+    way = float(family.kernel[0, 0])
+    points = [(0.0, 0.7), (0.3, 0.7), (-0.2, 0.4)]
+    found = [family.solve([way * x], p) for x, p in points]
+    left = [way * family.reduced([way * x], p)[0] for x, p in points]
+    known = [(x**2 + 3 * (p - 0.5), x**3 - (p - 0.5) * x) for x, p in points]
+    told = [*np.ravel(known), 0, 3.0]
+    sides = np.column_stack([[f.theta[1] for f in found], left])
+    return told, [*sides.ravel(), found[0].iterations, abs(family.first_order[0])]
