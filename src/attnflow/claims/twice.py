@@ -35,9 +35,10 @@ def compared(
         return (lambda point: function(point, right)) if "over" in how else function(right)
 
     def side(pair: Any, k: int) -> Any:
-        return (lambda point: pair(point)[k]) if callable(pair) else pair[k]
+        at: Any = pair
+        return (lambda point: at(point)[k]) if callable(pair) else pair[k]
 
-    mine, other = told(True), told(False)
+    mine, other = (told(right) for right in (True, False))
     if builder in (equal, identity):
         control_ = Control(control, predicted=side(other, 0), measured=side(other, 1))
         return builder(predicted=side(mine, 0), measured=side(mine, 1), control=control_, **how)

@@ -99,7 +99,7 @@ def stages_by_their_definitions(study) -> Measurement:
 
     def time(right: bool):
         told = [_passed(*at, 1.0 if right else 0.5)[0] for at in each]
-        return told, [run.time(*at) for run, *at in each]
+        return told, [run.time(name, cycle) for run, name, cycle in each]
 
     def best(run: Followed) -> list[float]:
         gain = np.ptp(_onto(run)[run.at("condensation") : run.at("focus") + 1])

@@ -113,7 +113,7 @@ def remainders(case: Case, *terms: str) -> list[float]:
     return out
 
 
-def expanded(*terms: str, without: str, power: int) -> Callable:
+def expanded(*terms: str, without: str, power: int) -> Callable[[Any], Callable[..., Measurement]]:
     """What an expansion leaves is of this order, and is not without one of its terms."""
 
     def fitted(c: Case) -> Measurement:
@@ -125,13 +125,13 @@ def expanded(*terms: str, without: str, power: int) -> Callable:
 
 @step("eq 22")
 @expanded("J0", "f1", without="f1", power=2)
-def first_order_expansion(study):
+def first_order_expansion(study) -> Any:
     r"""$-\nabla L(\theta,\delta) = J_0\theta + \delta f_1$ up to terms of second order."""
 
 
 @step("eq 96")
 @expanded("J0", "f1", "B", "J1", "f2", without="J1", power=3)
-def second_order_expansion(study):
+def second_order_expansion(study) -> Any:
     r"""With $\frac12 B(\theta,\theta) + \delta J_1\theta + \frac12\delta^2 f_2$ it is right to
     second order."""
 

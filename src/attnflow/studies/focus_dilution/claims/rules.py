@@ -16,7 +16,8 @@ Knots = tuple[tuple[float, float], ...]
 
 def curve(*knots: tuple[float, float]) -> np.ndarray:
     """Straight lines between (time, value)."""
-    return np.interp(T, *zip(*knots, strict=True))
+    times, values = zip(*knots, strict=True)
+    return np.interp(T, times, values)
 
 
 LEVELS = {"rank": 1.0, "s0": 1.0, "q0": 1e-3, "q1": 1e-3, "q2": 1e-3, "n0": 2.0, "n2": 0.2}

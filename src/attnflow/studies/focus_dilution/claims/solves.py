@@ -237,7 +237,7 @@ def what_ends_a_solve(study, right: bool):
     a stall: a thousand steps that advance by less than a thousandth, or by less than time resolves,
     with more than a million such steps to go. Nothing ends a solve that is at its end."""
     enough, edge, asked = Limits(), 1.0009 + 0.9 * (1 + 5e-7), threading.Event()
-    cases = [
+    cases: list[tuple[str, Any, Any, Any]] = [
         ("stalled", enough, STALLED, 1e9),
         ("", enough, [STALLED[0], (1999, 1.0009)], 1e9),
         ("", enough, [STALLED[0], (2000, 1.0011)], 1e9),
