@@ -20,10 +20,13 @@ def curve(*knots: tuple[float, float]) -> np.ndarray:
     return np.interp(T, times, values)
 
 
-LEVELS = {"rank": 1.0, "s0": 1.0, "q0": 1e-3, "q1": 1e-3, "q2": 1e-3, "n0": 2.0, "n2": 0.2}
-LEVELS |= {"a10": 0.5, "a20": 0.2, "a21": 0.1}
+LEVELS = {"rank": 1.0, "s0": 1.0, "n0": 2.0, "n2": 0.2, "a10": 0.5, "a20": 0.2, "a21": 0.1}
+STARTS = (0, 1.5e-3), (0.02, 1e-3)
+"""Of the modes of WQ: half as large again at the very start."""
+
 QUIET: dict[str, Knots] = {
     **{name: ((0, level),) for name, level in LEVELS.items()},
+    **dict.fromkeys(("q0", "q1", "q2"), STARTS),
     "loss": ((0, 1.0), (21, 0.98), (200, 0.5)),
     "stable": ((0, 2.0), (20, 1.0)),
     "s1": ((0, 0.5), (20, 0.01)),
@@ -36,8 +39,8 @@ BUSY: dict[str, Knots] = {
     "rank": ((78, 1.0), (98, 2.0)),
     "s1": ((0, 0.5), (20, 0.01), (60, 0.01), (100, 0.21)),
     "s2": ((0, 0.3), (20, 0.001), (120, 0.001), (160, 0.2)),
-    "q0": ((30, 1e-3), (50, 0.1)),
-    "q1": ((90, 1e-3), (110, 0.05)),
+    "q0": (*STARTS, (30, 1e-3), (50, 0.1)),
+    "q1": (*STARTS, (90, 1e-3), (110, 0.05)),
     "a10": ((30, 0.5), (50, 0.9), (70, 0.1)),
     "a21": ((85, 0.1), (100, 0.4), (120, 0.3)),
     "n1": ((0, 0.5), (40, 1.0), (60, 0.6)),
@@ -77,13 +80,13 @@ def drawn_stages(study, right: bool):
     """Two cycles of straight lines: onset, focus, dilution, retraction and new direction of each
     come where the lines pass their gates, with the confidence of how far they go beyond."""
     told = [
-        (30 + 20 * 0.002 / 0.099, sure(0.1 / 0.003)),  # attention onset, then by name
+        (30 + 20 * 0.0035 / 0.099, sure(0.1 / 0.0045)),  # attention onset, then by name
         (21.0, sure(25.0)),
         (50 + 0.05 / 0.75 / 0.04, sure(0.6 / 0.05)),
         (50.0, sure(0.3 / 0.002)),
         (60 + 40 * 0.09 / 0.2, sure(2.1)),
         (50.0, sure(2.0)),
-        (90 + 20 * 0.002 / 0.049, sure(0.05 / 0.003)),
+        (90 + 20 * 0.0035 / 0.049, sure(0.05 / 0.0045)),
         (110.0, sure(2.0)),
         (100.0, sure(0.3 / 0.002)),
         (120 + 40 * 0.099 / 0.199, sure(2.0)),

@@ -16,6 +16,7 @@ from attnflow.flows import (
     Limits,
     Linear,
     Mark,
+    Phase,
     Solver,
     Store,
     descend,
@@ -158,6 +159,21 @@ def marks_and_rows(study, right: bool):
     ended = np.append(np.arange(0, steps, 7), steps), [t[-1]]
     found = *((e.time, e.direction, e.index) for e in one.events), *seen
     return np.concatenate([*known, *ended]), np.concatenate(found)
+
+
+@paper.claim("ours: phases of a solve")
+@against("back at half the speed", equal, rtol=1e-6, atol=1e-7)
+def phases_of_a_solve(study, right: bool):
+    """Round the circle for a unit of time, then back until the start is passed: each phase begins
+    where the one before ends, and every row says which it is of."""
+    back = Mark(lambda th: th["x"][1], 0.0, -1)
+    turned = linear_flow(-TURN if right else -0.5 * TURN)
+    phases = [Phase("there", linear_flow(TURN), 1.0), Phase("back", turned, 9.0, back)]
+    run = integrate(phases, EAST, rtol=1e-9, save=Linear(5), progress=False)
+    t, of = run.trajectory["time"].values, run.trajectory["phase"].values
+    spans = np.ravel([(part.begins, part.ends) for part in run.phases])
+    seen = [*(e.time for e in run.events), run.time, *run.final["x"], np.sum(of != (t > 1))]
+    return [0, 1, 1, 2, 1, 2, 2, 1, 0, 0], [*spans, *seen]
 
 
 @paper.claim("ours: engines agree")

@@ -281,29 +281,29 @@ def focus_ends(study, right: bool):
 @paper.claim("ours: saddles of symmetric data", part="constant", regime=resolved)
 def saddles_of_symmetric_data(study) -> Measurement:
     """On the two-group law the saddles visited are critical, each left at its predicted rate."""
-    return _saddles(system_of(study).chain)
+    chain = system_of(study).chain
+    return _saddles(chain, symmetric.visited_saddles(chain))
 
 
 @paper.claim("ours: saddles of the rank-one phase", part="constant", regime=off_uniform)
 def saddles_of_any_law(study) -> Measurement:
     """From the law and lam alone: the saddles visited at rank one are critical, left at their
     rates."""
-    return _saddles(study.chain)
+    visited = symmetric.visited_saddles(study.chain)  # a slow passage is no critical point
+    return _saddles(study.chain, tuple(s for s in visited if s.critical))
 
 
-def _saddles(chain: MarkovChain) -> Measurement:
-    visited = symmetric.visited_saddles(chain)
-    exact = [s for s in visited if s.critical]
-    between = [(a.z + b.z) / 2 for a, b in itertools.pairwise(visited)] or [exact[0].z + 0.1]
+def _saddles(chain: MarkovChain, visited: tuple[symmetric.Saddle, ...]) -> Measurement:
+    between = [(a.z + b.z) / 2 for a, b in itertools.pairwise(visited)] or [visited[0].z + 0.1]
 
     def speed(right: bool) -> float:
-        models = [rank_one.state_of(z) for z in ([s.z for s in exact] if right else between)]
+        models = [rank_one.state_of(z) for z in ([s.z for s in visited] if right else between)]
         return max(float(np.abs(autodiff_velocity(th, chain)).max()) for th in models)
 
     def rates(right: bool):
-        within = [np.linalg.eigvalsh(_symmetric(rank_one.jacobian(s.z, chain)))[0] for s in exact]
-        return [s.rate for s in exact] if right else within, [
-            _top_of_all(s.z, chain) for s in exact
+        within = [np.linalg.eigvalsh(_symmetric(rank_one.jacobian(s.z, chain)))[0] for s in visited]
+        return [s.rate for s in visited] if right else within, [
+            _top_of_all(s.z, chain) for s in visited
         ]
 
     def losses(right: bool):
