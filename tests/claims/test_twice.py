@@ -75,3 +75,11 @@ def test_a_claim_takes_its_points_from_the_study():
     assert doubled((1.0, 2.0)).good
     with pytest.raises(InputError, match="no point"):
         doubled(())
+
+
+def test_a_side_that_is_kept_is_no_copy():
+    # Squares that are all alike: times itself it is a constant, as an inverse would be.
+    kept = np.array([[1.0, -1.0], [-1.0, 1.0 + 1e-14]])
+    found = compared(equal, "zeros", lambda right: (kept if right else 0 * kept, kept))
+    assert found.control is not None
+    assert found.control.flips

@@ -78,6 +78,8 @@ def refuse_copies(control: Control, given: NDArray, result: NDArray) -> None:
     """
     if given.shape != result.shape or len(np.unique(result)) < 3 or not np.isfinite(given).all():
         return
+    if np.array_equal(given, result):  # a side that is kept: whether it flips is seen
+        return
     allowed = 1e-12 * np.abs(given).max()
     if result.ndim == 2 and result.T.shape == given.shape:
         shift = given - result.T
