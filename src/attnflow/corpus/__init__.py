@@ -1,20 +1,33 @@
-"""Text as token ids: reading, tokenising, next-token windows and exact counts.
+"""Text as token ids: reading, tokenising, next-token windows and exact statistics.
 
-`tokenizers` (the extra `corpus`) is imported only where a byte-level tokenizer is trained or read.
+The extra `corpus` is imported late: `tokenizers` where a byte-level tokenizer is trained or read,
+numba where windows are counted.
 """
 
 from attnflow.corpus.corpus import Corpus, visible, windows
 from attnflow.corpus.counts import Bigrams, unigram_law, window_frequency
 from attnflow.corpus.reading import Text, read_text
+from attnflow.corpus.statistics import (
+    Statistics,
+    attention_term,
+    bigram_counts,
+    context_term,
+    statistics,
+)
 from attnflow.corpus.tokenizing import KINDS, Tokenizer, tokenizer_of
 
 __all__ = [
     "KINDS",
     "Bigrams",
     "Corpus",
+    "Statistics",
     "Text",
     "Tokenizer",
+    "attention_term",
+    "bigram_counts",
+    "context_term",
     "read_text",
+    "statistics",
     "tokenizer_of",
     "unigram_law",
     "visible",

@@ -6,10 +6,10 @@ with RunFolder.create(path, new_manifest("focus-dilution", config)) as folder:
 open_run(path).trajectory
 """
 
+from attnflow._files import DiskFull, plain
 from attnflow.runs._cells import Cell, cells
 from attnflow.runs._compare import compare
 from attnflow.runs._ensemble import Ensemble, begin_ensemble, open_ensemble
-from attnflow.runs._files import DiskFull, plain
 from attnflow.runs._folder import RunFolder, default_path, finalise
 from attnflow.runs._list import find_run, list_runs
 from attnflow.runs._manifest import new_manifest
