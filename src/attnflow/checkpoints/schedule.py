@@ -1,0 +1,55 @@
+"""Which steps a series should have: powers of two and then equal distances, as far as they show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def missing_steps(steps: Sequence[int], planned: Sequence[int] | None = None) -> list[int]:
+    """Steps that the others say should be there, or that a plan names.
+
+    A hole is seen where both its sides go on as the series does: between powers of two that are
+    not the first of an even spacing, or where a distance is a multiple of its neighbours'.
+
+    >>> missing_steps([0, 1, 2, 4, 16, 32])
+    [8]
+    >>> missing_steps([0, 1000, 2000, 4000, 5000])
+    [3000]
+    >>> missing_steps([0, 1, 2, 4, 8, 1000, 2000, 3000])
+    []
+    """
+    found = sorted(set(steps))
+    if planned is not None:
+        return sorted(set(planned) - set(found))
+    missing = []
+    gaps = [b - a for a, b in zip(found, found[1:], strict=False)]
+    for at, (a, b) in enumerate(zip(found, found[1:], strict=False)):
+        missing += _doubling(found, at, a, b) or _even(gaps, at, a, b)
+    return missing
+
+
+def _doubling(found: list[int], at: int, a: int, b: int) -> list[int]:
+    """The powers of two between two powers of two in a series that doubles."""
+    before = [n for n in found[: at + 1] if n > 0]
+    if not all(_power(n) for n in (*before, b)) or b < 4 * max(a, 1) or len(before) < 2:
+        return [1] if a == 0 and found[at + 1 : at + 4] == [2, 4, 8] else []
+    later = found[at + 1 :]
+    even = len(later) > 2 and later[1] - later[0] == later[2] - later[1]
+    if even and later[1] - later[0] == b or len(later) == 1:
+        return []  # the first of an even spacing
+    return [2**k for k in range(a.bit_length(), b.bit_length() - 1)]
+
+
+def _even(gaps: list[int], at: int, a: int, b: int) -> list[int]:
+    """What is left out of an even spacing."""
+    beside = [gaps[k] for k in (at - 2, at - 1, at + 1, at + 2) if 0 <= k < len(gaps)]
+    for gap in dict.fromkeys(beside):
+        left, right = gaps[max(at - 2, 0) : at], gaps[at + 1 : at + 3]
+        around = (left[-1:] == [gap] and right[:1] == [gap]) or [gap] * 2 in (left, right)
+        if around and gap > 0 and b - a > gap and (b - a) % gap == 0 and a % gap == b % gap == 0:
+            return list(range(a + gap, b, gap))
+    return []
+
+
+def _power(n: int) -> bool:
+    return n > 0 and n & (n - 1) == 0
