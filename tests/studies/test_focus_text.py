@@ -32,7 +32,7 @@ DATA = Path(__file__).parents[3] / "shared" / "data"
 STUDY = "focus-dilution-text"
 SMALL = {
     "tokenizer": "word",
-    "vocabulary": 4,
+    "vocabulary": 5,
     "context": 8,
     "batch": 32,
     "dim": 8,
