@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from jaxtyping import Float
 
-from attnflow.checkpoints.facts import Facts, TensorFacts
+from attnflow.checkpoints.facts import Facts, TensorFacts, is_gain
 
 GROWS = 0.9
 """Over three steps in order the far distance is at least this share of the near ones."""
@@ -29,6 +29,9 @@ TURN = 0.2
 
 SWELL = np.log(1.5)
 """How far a norm may lie from the middle of its neighbours', beside what these differ."""
+
+LOOSE = np.log(10.0)
+"""The same for biases, which begin at 0 and swing."""
 
 ORTHOGONAL = 0.1
 SOON = 512
@@ -177,7 +180,8 @@ def breaks(facts: Sequence[Facts]) -> Iterator[tuple[str, Facts, str, str]]:
             a, b, c = norms[j - 1 : j + 2]
             if line[j].size >= 8 and min(a, b, c) > 0:
                 off = abs(np.log(b) - (np.log(a) + np.log(c)) / 2)
-                if off > SWELL + 2 * abs(np.log(c) - np.log(a)):
+                firm = line[j].matrix or is_gain(facts[j], name)
+                if off > (SWELL if firm else LOOSE) + 2 * abs(np.log(c) - np.log(a)):
                     words = f"has norm {b:.4g} between {a:.4g} and {c:.4g}"
                     yield "norm", facts[j], name, words
         yield from _ends(facts, name, line, samples, norms)

@@ -24,7 +24,8 @@ def missing_steps(steps: Sequence[int], planned: Sequence[int] | None = None) ->
     missing = []
     gaps = [b - a for a, b in zip(found, found[1:], strict=False)]
     for at, (a, b) in enumerate(zip(found, found[1:], strict=False)):
-        missing += _doubling(found, at, a, b) or _even(gaps, at, a, b)
+        if b != 2 * a or not _power(a):
+            missing += _doubling(found, at, a, b) or _even(gaps, at, a, b)
     return missing
 
 

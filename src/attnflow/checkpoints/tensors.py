@@ -67,6 +67,7 @@ class TensorFile:
 
     def __init__(self, path: Path, name: str = ""):
         self.path, self.name, self.bytes_read = path, name or path.name, 0
+        self._pickled = False
         try:
             self.size = path.stat().st_size
             with open(path, "rb", buffering=0) as file:
@@ -112,8 +113,8 @@ class TensorFile:
         if self.size < 8:
             self._refuse("truncated", f"has {self.size} bytes; a header alone takes 8")
         head = bytes(self._bytes(file, 0, 8))
-        if head.startswith(_PICKLES):
-            self._refuse("pickle", "is a pickle (or a torch archive) under another name")
+        # The same bytes may be the length of an honest header: asked only once it is none.
+        self._pickled = head.startswith(_PICKLES)
         length = int.from_bytes(head, "little")
         if length > self.size - 8:
             self._refuse(
@@ -178,6 +179,8 @@ class TensorFile:
             self._refuse("header", f"has {self.size - at:,} bytes that belong to no tensor")
 
     def _refuse(self, kind: str, words: str, tensor: str = "") -> NoReturn:
+        if self._pickled and kind == "header" and not tensor:
+            kind, words = "pickle", "is a pickle (or a torch archive) under another name"
         subject = f"{self.name}: {tensor}" if tensor else self.name
         raise Damage(kind, f"{subject} {words}", self.name, tensor)
 

@@ -40,6 +40,8 @@ class Tokenizer:
     encode: Callable[[str], Ids] = field(repr=False)
     unknown: int | None = None
     """The id of words outside the vocabulary; None where there are none."""
+    json: str = field(default="", repr=False)
+    """The content of its `tokenizer.json`; empty for words and characters."""
 
 
 def tokenizer_of(kind: str, text: str | Documents, vocabulary: int | None) -> Tokenizer:
@@ -182,9 +184,8 @@ def _wrapped(kind: str, model: Any, pieces: Callable[[str], Iterable[str]]) -> T
         ]
         return np.concatenate(found) if found else np.zeros(0, np.int32)
 
-    return Tokenizer(
-        kind, _readable(spelled), encode, None if unknown is None else model.token_to_id(unknown)
-    )
+    rest = None if unknown is None else model.token_to_id(unknown)
+    return Tokenizer(kind, _readable(spelled), encode, rest, model.to_str())
 
 
 def _readable(spelled: list[str]) -> tuple[str, ...]:
