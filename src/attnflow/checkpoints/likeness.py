@@ -69,9 +69,9 @@ class Side:
 
     def against(self, theory: Prepared) -> tuple[Square, Square]:
         """`P` of a theory, and P with the mean row taken out of both."""
-        # Taking the mean out of one of the two is enough: the centring is a projection.
         plain = self.left.T @ theory.rows
-        centred = (self.left - self.left.mean(axis=0)).T @ theory.rows
+        # Taking the mean out of one of the two is enough: the centring is a projection.
+        centred = plain - np.outer(self.left.mean(axis=0), theory.rows.sum(axis=0))
         return plain @ plain.T, centred @ centred.T
 
     def likeness(
@@ -79,10 +79,8 @@ class Side:
     ) -> tuple[float, float]:
         """`(cos, cka)` of the table `left R`, where `right = R R^T`."""
         found = []
-        for gram, product, norm in zip(
-            (self._gram, self._centred_gram), against, (theory.norm, theory.centred_norm),
-            strict=True,
-        ):  # fmt: skip
+        grams, norms = (self._gram, self._centred_gram), (theory.norm, theory.centred_norm)
+        for gram, product, norm in zip(grams, against, norms, strict=True):
             inner = float(np.sum(product * right))
             half = right @ gram
             own = float(np.sum(half * half.T))

@@ -55,6 +55,11 @@ class Model:
 
     def forms(self, layer: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """`(qk, ov)` of each head of a layer, every tensor read once."""
+        for query, key, value, out in self.factors(layer):
+            yield query @ key.T, value @ out
+
+    def factors(self, layer: int) -> Iterator[tuple[np.ndarray, ...]]:
+        """What the forms of each head are products of: `qk = query key^T`, `ov = value out`."""
         self._check(layer, 0)
         gain = self.gain(layer)[:, None]
         q, k, v = (gain * self.part(f"{layer}.{p}.weight") for p in "qkv")
@@ -62,7 +67,7 @@ class Model:
         for h in range(self.layout.heads):
             own = slice(h * size, (h + 1) * size)
             shared = slice(self._shared(h) * size, (self._shared(h) + 1) * size)
-            yield q[:, own] @ k[:, shared].T, v[:, shared] @ o[own]
+            yield q[:, own], k[:, shared], v[:, shared], o[own]
 
     def biases(self, layer: int) -> dict[str, float]:
         """Norms of the biases of q, k and v: as stored, and with the norm's own bias folded in."""
@@ -190,12 +195,9 @@ class Model:
         return x @ self.part(f"{name}.weight") + self.part(f"{name}.bias", 0.0)
 
     def _normed(self, name: str, x: np.ndarray) -> np.ndarray:
-        layout = self.layout
-        if layout.norm == "none":
+        if self.layout.norm == "none":
             return x
-        if layout.norm == "layer":
-            x = x - x.mean(axis=-1, keepdims=True)
-        x = x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + layout.eps)
+        x = unit_scale(x, self.layout)
         return x * self.part(f"{name}.gain", 1.0) + self.part(f"{name}.bias", 0.0)
 
     def _head(self, layer: int, part: str, head: int) -> np.ndarray:
@@ -250,6 +252,15 @@ def unknown_tensors(layout: Layout, names: Mapping[str, Any]) -> list[str]:
         return []
     used = {source.name for source in layout.sources.values()} | set(layout.ignored)
     return [name for name in names if name not in used and not BUFFER.search(name)]
+
+
+def unit_scale(x: np.ndarray, layout: Layout) -> np.ndarray:
+    """LayerNorm (centred) or RMSNorm (not) without gain and bias."""
+    if layout.norm == "none":
+        return x
+    if layout.norm == "layer":
+        x = x - x.mean(axis=-1, keepdims=True)
+    return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + layout.eps)
 
 
 def rotated(x: Float[np.ndarray, "*batch position head"], layout: Layout) -> np.ndarray:
