@@ -114,7 +114,14 @@ def _gpt_neox(config: Config, names: Collection[str]) -> Layout:
     sources |= _norm("final", f"{prefix}final_layer_norm", width)
     sources |= _output(config, "embed_out.weight", vocabulary, width, tied, names)
     return Layout(
-        "gpt_neox", layers, heads, heads, head, width, vocabulary, sources,
+        "gpt_neox",
+        layers,
+        heads,
+        heads,
+        head,
+        width,
+        vocabulary,
+        sources,
         eps=float(config.get("layer_norm_eps", 1e-5)),
         parallel=bool(config.get("use_parallel_residual", True)),
         activation=str(config.get("hidden_act", "gelu")),
@@ -160,7 +167,14 @@ def _gpt2(config: Config, names: Collection[str]) -> Layout:
     sources |= _norm("final", f"{prefix}ln_f", width)
     sources |= _output(config, "lm_head.weight", vocabulary, width, tied, names)
     return Layout(
-        "gpt2", layers, heads, heads, head, width, vocabulary, sources,
+        "gpt2",
+        layers,
+        heads,
+        heads,
+        head,
+        width,
+        vocabulary,
+        sources,
         eps=float(config.get("layer_norm_epsilon", 1e-5)),
         activation=str(config.get("activation_function", "gelu_new")),
         scaled=bool(config.get("scale_attn_weights", True)),
@@ -199,7 +213,14 @@ def _llama(config: Config, names: Collection[str]) -> Layout:
     sources |= _output(config, "lm_head.weight", vocabulary, width, tied, names)
     rope = _rope(config)
     return Layout(
-        "llama", layers, heads, kv_heads, head, width, vocabulary, sources,
+        "llama",
+        layers,
+        heads,
+        kv_heads,
+        head,
+        width,
+        vocabulary,
+        sources,
         norm="rms",
         eps=float(config.get("rms_norm_eps", 1e-6)),
         activation=str(config.get("hidden_act", "silu")),
@@ -243,9 +264,21 @@ def llama2c_layout(header: tuple[int, ...]) -> Layout:
     if signed < 0:
         sources["output"] = Source("output", (vocabulary, width), np.transpose)
     return Layout(
-        "llama2.c", layers, heads, kv_heads, head, width, vocabulary, sources,
-        norm="rms", eps=1e-5, activation="silu", rotary=head, neighbours=True,
-        ignored=("rotary_cos", "rotary_sin"), tied=signed > 0,
+        "llama2.c",
+        layers,
+        heads,
+        kv_heads,
+        head,
+        width,
+        vocabulary,
+        sources,
+        norm="rms",
+        eps=1e-5,
+        activation="silu",
+        rotary=head,
+        neighbours=True,
+        ignored=("rotary_cos", "rotary_sin"),
+        tied=signed > 0,
     )
 
 
@@ -265,9 +298,20 @@ MAPPED = {
 """The parts that a mapping file names, and what they are here."""
 
 _MAPPING = {
-    "layers": int, "heads": int, "width": int, "vocabulary": int, "kv_heads": int, "head": int,
-    "norm": str, "eps": float, "stored": str, "scaled": bool, "rotary": int, "base": float,
-    "positions": int, "tensors": dict,
+    "layers": int,
+    "heads": int,
+    "width": int,
+    "vocabulary": int,
+    "kv_heads": int,
+    "head": int,
+    "norm": str,
+    "eps": float,
+    "stored": str,
+    "scaled": bool,
+    "rotary": int,
+    "base": float,
+    "positions": int,
+    "tensors": dict,
 }
 
 
@@ -302,9 +346,12 @@ def mapped_layout(mapping: Config) -> Layout:
     head = mapping.get("head") or _head(width, heads)
     turn: View = np.transpose if stored == "out-in" else lambda w: w
     sizes = {
-        "embedding": (vocabulary, width), "positions": (mapping.get("positions", 0), width),
-        "query": (width, heads * head), "key": (width, kv_heads * head),
-        "value": (width, kv_heads * head), "out": (heads * head, width),
+        "embedding": (vocabulary, width),
+        "positions": (mapping.get("positions", 0), width),
+        "query": (width, heads * head),
+        "key": (width, kv_heads * head),
+        "value": (width, kv_heads * head),
+        "out": (heads * head, width),
         "output": (width, vocabulary),
     }
     sources: dict[str, Source] = {}
@@ -321,10 +368,22 @@ def mapped_layout(mapping: Config) -> Layout:
                     pattern.replace("{layer}", str(l)), shape, view
                 )
     return Layout(
-        "attention-only", layers, heads, kv_heads, head, width, vocabulary, sources,
-        norm=norm, eps=float(mapping.get("eps", 1e-5)), rotary=mapping.get("rotary", 0),
-        base=float(mapping.get("base", 10_000.0)), scaled=mapping.get("scaled", True),
-        positions=mapping.get("positions", 0), partial=True, tied="output" not in given,
+        "attention-only",
+        layers,
+        heads,
+        kv_heads,
+        head,
+        width,
+        vocabulary,
+        sources,
+        norm=norm,
+        eps=float(mapping.get("eps", 1e-5)),
+        rotary=mapping.get("rotary", 0),
+        base=float(mapping.get("base", 10_000.0)),
+        scaled=mapping.get("scaled", True),
+        positions=mapping.get("positions", 0),
+        partial=True,
+        tied="output" not in given,
     )
 
 

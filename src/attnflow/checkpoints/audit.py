@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from attnflow.checkpoints import geometry
 from attnflow.checkpoints.facts import Facts, examine, is_gain
@@ -139,28 +139,24 @@ Told = Callable[[int, int, Step], None]
 
 
 def audit(
-    series: Series,
-    progress: Told | None = None,
-    examined: Callable[[Any], Facts] | None = None,
+    series: Series, progress: Told | None = None, cache: str | PathLike[str] | None = None
 ) -> Audit:
-    """The verdict on every step of a series.
+    """The verdict on every step of a series; every checkpoint is read once.
 
-    `examined` gives what one pass over a place leaves, where it is known already (a resumed
-    audit); by default every checkpoint is read once.
+    In a `cache` folder the passes are kept, so that an interrupted audit goes on.
     """
+    kept = None if cache is None else Path(cache)
     facts = []
     for number, place in enumerate(series.places):
         if progress is not None:
             progress(number, len(series), place.step)
-        facts.append(examined(place) if examined else examine(series, place))
+        facts.append(examine(series, place, kept))
     return judge(series, facts)
 
 
 def judge(series: Series, facts: list[Facts]) -> Audit:
     """The rules, applied to what was read."""
-    steps = [
-        Audited(f.step, str(f.place.path), _own(f), f.files, _digests(f)) for f in facts
-    ]
+    steps = [Audited(f.step, str(f.place.path), _own(f), f.files, _digests(f)) for f in facts]
     result = Audit(steps, _series_faults(series, steps))
     by_step = {id(f): s for f, s in zip(facts, steps, strict=True)}
 
@@ -236,7 +232,7 @@ def _copies(facts: list[Facts]) -> Iterable[tuple[Facts, Fault]]:
             original: Facts | None = last if last in same else None
         else:
             original = None
-        if len(timed) > 1 and original is None or (original is last and not final):
+        if (len(timed) > 1 and original is None) or (original is last and not final):
             others = [f for f in numbered if f not in same]
             original = geometry.best_fit(timed, others) if len(timed) > 1 else original
         elif len(timed) == 1 and original is not None:
@@ -277,7 +273,10 @@ def _shards(facts: list[Facts]) -> Iterable[tuple[Facts, Fault]]:
                 continue
             file = fact.tensors[odd[0]].file
             what = file if file in shards else f"{odd[0]} and {len(odd) - 1} more tensors"
-            yield fact, Fault("mixed", f"{what}: the bytes are those of step {other.step}", file, odd[0])
+            yield (
+                fact,
+                Fault("mixed", f"{what}: the bytes are those of step {other.step}", file, odd[0]),
+            )
             break
 
 
@@ -346,9 +345,7 @@ def _out_of_line(facts: list[Facts]) -> Iterable[tuple[Facts, Fault]]:
             if turned[id(fact)] <= 5:
                 yield fact, Fault(kind, f"{name} {words}", fact.tensors[name].file, name)
     # A step in which single tensors are wrong is not judged as a whole.
-    odd = {key for key, _ in known} | {
-        key for key, count in turned.items() if count
-    }
+    odd = {key for key, _ in known} | {key for key, count in turned.items() if count}
     for kind, fact, words in geometry.order([f for f in facts if id(f) not in odd]):
         yield fact, Fault(kind, words)
 
@@ -369,7 +366,3 @@ def _initial(facts: list[Facts]) -> Iterable[tuple[Facts, Fault]]:
                 "seed or run"
             )
             yield first, Fault("foreign-init", words)
-
-
-def _finite(values: Iterable[float]) -> bool:
-    return bool(np.isfinite(list(values)).all())

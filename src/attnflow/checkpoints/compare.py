@@ -105,10 +105,10 @@ def compare(
         theory = Theory(corpus, model.layout.vocabulary, asked.adam)
         predictions = Predictions(theory, asked.seeds, kept)
     wanted = Wanted(asked.rows, asked.forms, asked.theories, kept)
-    shape = shape_of(model.layout, wanted, corpus is not None)
+    losses = training_losses(series)
+    shape = shape_of(model.layout, wanted, corpus is not None, bool(losses))
     begun = sink.begin(shape)
     done = begun.step if begun is not None else 0
-    losses = training_losses(series)
     for number, place in enumerate(places):
         if number < done:
             continue
@@ -127,10 +127,11 @@ def compare(
             time = float(place.step) if place.numbered else float(number)
             found |= {
                 "flagged": np.array(float(audited.verdict(place.step) == "flag")),
-                "loss": np.array(losses.get(int(time), np.nan)),
                 "step": np.array(int(time)),
                 "time": np.array(time),
             }
+            if losses:
+                found["loss"] = np.array(losses.get(int(time), np.nan))
             sink.flush(Segment({name: np.asarray(v)[None] for name, v in found.items()}))
         sink.checkpoint(Checkpoint(number + 1, float(number), {}, {}))
     rows = sink.collect()
@@ -143,13 +144,11 @@ def _timed(series: Series) -> list[Place]:
     """The steps in order; a checkpoint without a number only where there is nothing else."""
     numbered = [p for p in series.places if p.numbered]
     first = {p.step: p for p in reversed(numbered)}
-    return list(first[step] for step in sorted(first)) or list(series.places)
+    return [first[step] for step in sorted(first)] or list(series.places)
 
 
 def _refusals(series: Series, audited: Audit) -> list[str]:
-    return [
-        f"step {s.step} was refused: {s.why}" for s in audited.steps if s.verdict == "refuse"
-    ]
+    return [f"step {s.step} was refused: {s.why}" for s in audited.steps if s.verdict == "refuse"]
 
 
 def _first(series: Series, places: Sequence[Place], notes: list[str]) -> Any:

@@ -7,13 +7,15 @@ every tensor of that size, so that distances and angles between steps need no se
 from __future__ import annotations
 
 import hashlib
+import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from attnflow._files import read_arrays, sha256, write_arrays_atomic
 from attnflow.checkpoints.architectures import BUFFER, Layout
 from attnflow.checkpoints.model import check_shapes, unknown_tensors
 from attnflow.checkpoints.series import Place, Series, Step
@@ -68,8 +70,12 @@ class Facts:
         return self.place.step
 
 
-def examine(series: Series, place: Place, most: int | None = None) -> Facts:
-    """One pass over a checkpoint; whatever is wrong with it is part of the result."""
+def examine(series: Series, place: Place, cache: Path | None = None) -> Facts:
+    """One pass over a checkpoint; whatever is wrong with it is part of the result.
+
+    With a `cache` folder what the pass found is kept there, and a checkpoint whose files are as
+    they were is not read again.
+    """
     found = Facts(place)
     try:
         weights = place.weights()
@@ -81,12 +87,17 @@ def examine(series: Series, place: Place, most: int | None = None) -> Facts:
             for name in unknown_tensors(found.layout, weights.entries)[:1]:
                 words = f"{name} is no part of a {found.layout.architecture} model of this config"
                 found.doubts.append(Damage("foreign-tensor", words, weights.file_of(name), name))
-        for name, path in weights.files.items():
-            found.files[name] = _file_sha256(path)
-        most = most or sample_size(len(weights.entries), len(series))
-        for name, entry in weights.entries.items():
-            if not BUFFER.search(name) and (entry.is_float or found.layout is None):
-                found.tensors[name] = _facts(weights, name, most)
+        most = sample_size(len(weights.entries), len(series))
+        sign = f"{signature(place)}-{most}"
+        kept = None if cache is None else cache / f"{_slug(place)}.npz"
+        if kept is None or not _restore(found, kept, sign):
+            for name, path in weights.files.items():
+                found.files[name] = sha256(path)
+            for name, entry in weights.entries.items():
+                if not BUFFER.search(name) and (entry.is_float or found.layout is None):
+                    found.tensors[name] = _facts(weights, name, most)
+            if kept is not None:
+                _store(found, kept, sign)
     except Damage as damage:
         found.damage.append(damage)
     except OSError as error:
@@ -150,11 +161,6 @@ def _places(size: int, most: int) -> np.ndarray:
     return np.unique(np.random.default_rng(size).integers(0, size, most))
 
 
-def _file_sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def signature(place: Place) -> str:
     """Names, sizes and times of a checkpoint's files: whether it is as it was at the last pass."""
     found: list[Any] = []
@@ -166,3 +172,31 @@ def signature(place: Place) -> str:
         except OSError:
             found.append((path.name, "", -1, -1))
     return hashlib.sha256(repr(found).encode()).hexdigest()
+
+
+def _slug(place: Place) -> str:
+    return hashlib.sha256(str(place.path.absolute()).encode()).hexdigest()[:16]
+
+
+def _store(facts: Facts, path: Path, sign: str) -> None:
+    tensors = {name: asdict(tensor) for name, tensor in facts.tensors.items()}
+    samples = {f"sample/{i}": t.pop("sample") for i, t in enumerate(tensors.values())}
+    said = json.dumps({"signature": sign, "files": facts.files, "tensors": tensors})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_arrays_atomic(path, {"said": np.frombuffer(said.encode(), np.uint8), **samples})
+
+
+def _restore(facts: Facts, path: Path, sign: str) -> bool:
+    """Fill in what an earlier pass over the same files found."""
+    try:
+        arrays = read_arrays(path.read_bytes())
+        said = json.loads(arrays["said"].tobytes())
+    except Exception:  # a cache that cannot be read is no cache
+        return False
+    if said["signature"] != sign:
+        return False
+    facts.files = said["files"]
+    for i, (name, tensor) in enumerate(said["tensors"].items()):
+        shape = tuple(tensor.pop("shape"))
+        facts.tensors[name] = TensorFacts(**tensor, shape=shape, sample=arrays[f"sample/{i}"])
+    return True

@@ -200,9 +200,7 @@ def _ends(
     for end, beside, then in ((0, 1, 2), (-1, -2, -3)):
         a, b, c = (int(facts[k].step) for k in (end, beside, then))
         longer = max(1.0, abs(b - a) / max(abs(c - b), 1))
-        near, far = (
-            np.linalg.norm(samples[k] - samples[beside]) for k in (end, then)
-        )
+        near, far = (np.linalg.norm(samples[k] - samples[beside]) for k in (end, then))
         turned = abs(_cosine(samples[end], samples[beside])) < ORTHOGONAL
         calm = _cosine(samples[beside], samples[then]) > 0.5
         alike = norms[beside] > 0 and 0.5 < norms[end] / norms[beside] < 2

@@ -42,7 +42,7 @@ class Wanted:
         return [name for name in known if name in self.theories]
 
 
-def shape_of(layout: Layout, wanted: Wanted, compared: bool) -> Shape:
+def shape_of(layout: Layout, wanted: Wanted, compared: bool, losses: bool = False) -> Shape:
     """Names of the axes of everything that `measured` returns."""
     form = ("layer", "head")
     dims: dict[str, tuple[str, ...]] = {
@@ -60,8 +60,9 @@ def shape_of(layout: Layout, wanted: Wanted, compared: bool) -> Shape:
         "bias_norm": ("layer", "bias"),
         "flagged": (),
         "step": (),
-        "loss": (),
     }
+    if losses:
+        dims["loss"] = ()
     heads = np.arange(layout.heads)
     coords = {
         "layer": np.arange(layout.layers),
@@ -193,7 +194,9 @@ def weight_space(model: Model) -> dict[str, np.ndarray]:
             found["condensation"][layer, p] = _condensed(model.part(f"{layer}.{part}.weight"))
         norms = model.biases(layer)
         found["bias_norm"][layer] = [norms[name] for name in BIASES]
-    first = [_cosines(model.part(f"0.{part}.weight")[:, : layout.head][:, :NEURONS]) for part in parts]
+    first = [
+        _cosines(model.part(f"0.{part}.weight")[:, : layout.head][:, :NEURONS]) for part in parts
+    ]
     found["neuron_cosine"] = np.stack(first)
     return found
 
@@ -220,9 +223,7 @@ def _rank(values: np.ndarray) -> float:
 
 def _alignments(factors: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
     """Cosines between the forms of a layer's heads: `<A B^T, C D^T> = <A^T C, B^T D>`."""
-    inner = np.array(
-        [[np.sum((a.T @ c) * (b.T @ d)) for c, d in factors] for a, b in factors]
-    )
+    inner = np.array([[np.sum((a.T @ c) * (b.T @ d)) for c, d in factors] for a, b in factors])
     size = np.sqrt(np.maximum(np.diag(inner), 0.0))
     return np.divide(inner, np.outer(size, size), out=np.zeros_like(inner), where=inner != 0)
 

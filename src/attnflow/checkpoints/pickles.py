@@ -81,7 +81,9 @@ def _loaded(path: Path, name: str) -> dict[str, Any]:
         import torch
     except ImportError:
         raise Damage(
-            "pickle", f"{name} is a pickle; it is read only with pip install 'attnflow[torch]'", name
+            "pickle",
+            f"{name} is a pickle; it is read only with pip install 'attnflow[torch]'",
+            name,
         ) from None
     try:
         found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 
 def missing_steps(steps: Sequence[int], planned: Sequence[int] | None = None) -> list[int]:
@@ -22,8 +23,8 @@ def missing_steps(steps: Sequence[int], planned: Sequence[int] | None = None) ->
     if planned is not None:
         return sorted(set(planned) - set(found))
     missing = []
-    gaps = [b - a for a, b in zip(found, found[1:], strict=False)]
-    for at, (a, b) in enumerate(zip(found, found[1:], strict=False)):
+    gaps = [b - a for a, b in pairwise(found)]
+    for at, (a, b) in enumerate(pairwise(found)):
         if b != 2 * a or not _power(a):
             missing += _doubling(found, at, a, b) or _even(gaps, at, a, b)
     return missing
@@ -36,7 +37,7 @@ def _doubling(found: list[int], at: int, a: int, b: int) -> list[int]:
         return [1] if a == 0 and found[at + 1 : at + 4] == [2, 4, 8] else []
     later = found[at + 1 :]
     even = len(later) > 2 and later[1] - later[0] == later[2] - later[1]
-    if even and later[1] - later[0] == b or len(later) == 1:
+    if (even and later[1] - later[0] == b) or len(later) == 1:
         return []  # the first of an even spacing
     return [2**k for k in range(a.bit_length(), b.bit_length() - 1)]
 

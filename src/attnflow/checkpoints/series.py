@@ -65,7 +65,7 @@ class Place:
             raise Damage("absent", f"{self.path.name} is not there")
 
     def layout(self, weights: Weights, mapping: Mapping[str, Any] | None = None) -> Layout | None:
-        """What its config (or the mapping) says; None for a bare file of tensors, which has none."""
+        """What its config (or the mapping) says; None for a bare file of tensors."""
         if mapping is not None:
             return mapped_layout(mapping)
         if isinstance(weights, Llama2c):

@@ -161,9 +161,7 @@ class TensorFile:
             )
         if start + end > self.size:
             self._refuse(
-                "truncated",
-                f"ends at byte {start + end:,}; the file ends at {self.size:,}",
-                name,
+                "truncated", f"ends at byte {start + end:,}; the file ends at {self.size:,}", name
             )
         return Entry(dtype, tuple(shape), start + begin, start + end)
 

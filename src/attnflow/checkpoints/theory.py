@@ -157,9 +157,7 @@ class Seeds:
 class Predictions:
     """Theories and their nulls, restricted to the tokens compared and ready to be compared."""
 
-    def __init__(
-        self, theory: Theory, seeds: Seeds | None = None, kept: np.ndarray | None = None
-    ):
+    def __init__(self, theory: Theory, seeds: Seeds | None = None, kept: np.ndarray | None = None):
         from attnflow.corpus import shuffled
 
         self.theory, self.seeds, self.kept = theory, seeds or Seeds(), kept

@@ -68,7 +68,16 @@ class Recipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("layers", "width", "heads", "context", "vocabulary", "batch", "steps", "every"):
+        for name in (
+            "layers",
+            "width",
+            "heads",
+            "context",
+            "vocabulary",
+            "batch",
+            "steps",
+            "every",
+        ):
             whole(name, getattr(self, name))
         whole("seed", self.seed, 0)
         for name in ("init", "rate", "eps"):
@@ -79,7 +88,9 @@ class Recipe:
         if self.width % self.heads:
             raise InputError("heads", f"{self.heads} heads do not divide a width of {self.width}")
         if self.optimiser not in OPTIMISERS:
-            raise InputError("optimiser", f"{self.optimiser!r}; {nearest(self.optimiser, OPTIMISERS)}")
+            raise InputError(
+                "optimiser", f"{self.optimiser!r}; {nearest(self.optimiser, OPTIMISERS)}"
+            )
         if self.positions not in ("none", "learned"):
             raise InputError("positions", f"{self.positions!r}; none or learned")
 
@@ -201,7 +212,8 @@ def _train(
         recent: list[float] = []
         for step in range(begun, recipe.steps + 1):
             if step in saved and not (out / f"step{step}").exists():
-                losses[step] = float(np.mean(recent)) if recent else math.nan
+                here = [float(_loss(params, _batch(windows, recipe, step), recipe))]
+                losses[step] = float(np.mean(recent or here))
                 recent = []
                 _save(out, step, recipe, params, tokenizer)
                 _keep(out / STATE, step, params, state, losses)
@@ -274,9 +286,7 @@ def _stepper(recipe: Recipe) -> tuple[Any, Any]:
     @jax.jit
     def update(params: Params, state: Any, batch: Any) -> tuple[Params, Any, Any]:
         moving = _trained(params, recipe)
-        loss, gradient = jax.value_and_grad(
-            lambda p: _loss({**params, **p}, batch, recipe)
-        )(moving)
+        loss, gradient = jax.value_and_grad(lambda p: _loss({**params, **p}, batch, recipe))(moving)
         change, state = optimiser.update(gradient, state, moving)
         return {**params, **optax.apply_updates(moving, change)}, state, loss
 
@@ -310,9 +320,7 @@ def _logits(p: Params, ids: jax.Array, recipe: Recipe) -> jax.Array:
     x = p["wte.weight"][ids] + p["wpe.weight"]
     for l in range(recipe.layers):
         fused = linear(normed(x, f"h.{l}.ln_1"), f"h.{l}.attn.c_attn")
-        q, k, v = (
-            part.reshape(*ids.shape, heads, size) for part in jnp.split(fused, 3, axis=-1)
-        )
+        q, k, v = (part.reshape(*ids.shape, heads, size) for part in jnp.split(fused, 3, axis=-1))
         scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) / math.sqrt(size)
         weights = jax.nn.softmax(jnp.where(mask, scores, -jnp.inf))
         read = jnp.einsum("bhqk,bkhd->bqhd", weights, v).reshape(*ids.shape, -1)
@@ -370,9 +378,7 @@ def _resumed(path: Path, params: Params, state: Any) -> tuple[int, Params, Any, 
 
     found = read_arrays(path.read_bytes())
     leaves, tree = jax.tree.flatten(state)
-    state = jax.tree.unflatten(
-        tree, [jnp.asarray(found[f"state/{i}"]) for i in range(len(leaves))]
-    )
+    state = jax.tree.unflatten(tree, [jnp.asarray(found[f"state/{i}"]) for i in range(len(leaves))])
     params = {name: jnp.asarray(found[f"params/{name}"]) for name in params}
     losses = {int(s): float(loss) for s, loss in found["losses"].reshape(-1, 2)}
     return int(found["step"]), params, state, losses

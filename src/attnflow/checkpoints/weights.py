@@ -36,7 +36,9 @@ def open_weights(folder: Folder) -> Weights:
     if not found:
         pickles = sorted(p.name for p in _files(folder.path) if p.suffix in PICKLES)
         if pickles:
-            raise Damage("pickle", f"{pickles[0]} is a pickle; weights are .safetensors", pickles[0])
+            raise Damage(
+                "pickle", f"{pickles[0]} is a pickle; weights are .safetensors", pickles[0]
+            )
         raise Damage("absent", f"there is no {SINGLE} and no {INDEX}")
     if found[0] == SINGLE:
         weights = Safetensors([_opened(folder, SINGLE)])
