@@ -173,6 +173,7 @@ def judge(series: Series, facts: list[Facts]) -> Audit:
     blame(_out_of_line(timed))
     if timed and timed[0].step == 0:
         blame(_initial(timed))
+    blame(_last(timed))
     if steps and all(s.verdict == "refuse" for s in steps):
         words = "no step of this series can be analysed"
         result.series.append({"kind": "all-refused", "sentence": words})
@@ -348,6 +349,15 @@ def _out_of_line(facts: list[Facts]) -> Iterable[tuple[Facts, Fault]]:
     odd = {key for key, _ in known} | {key for key, count in turned.items() if count}
     for kind, fact, words in geometry.order([f for f in facts if id(f) not in odd]):
         yield fact, Fault(kind, words)
+
+
+def _last(facts: list[Facts]) -> Iterable[tuple[Facts, Fault]]:
+    """The last step has nothing after it: another run's is seen by its right angle to the rest."""
+    if len(facts) > 2:
+        near = geometry.whole_cosine(facts[-1], facts[-2])
+        if abs(near) < geometry.ORTHOGONAL and geometry.whole_cosine(facts[-2], facts[-3]) > 0.5:
+            words = f"it has cosine {near:.3f} with step {facts[-2].step}: it is of another run"
+            yield facts[-1], Fault("foreign", words)
 
 
 def _initial(facts: list[Facts]) -> Iterable[tuple[Facts, Fault]]:

@@ -9,8 +9,8 @@ from itertools import pairwise
 def missing_steps(steps: Sequence[int], planned: Sequence[int] | None = None) -> list[int]:
     """Steps that the others say should be there, or that a plan names.
 
-    A hole is seen where both its sides go on as the series does: between powers of two that are
-    not the first of an even spacing, or where a distance is a multiple of its neighbours'.
+    A hole is seen where both its sides go on as the series does: between powers of two, or where
+    a distance is a multiple of its neighbours'.
 
     >>> missing_steps([0, 1, 2, 4, 16, 32])
     [8]
@@ -33,13 +33,16 @@ def missing_steps(steps: Sequence[int], planned: Sequence[int] | None = None) ->
 def _doubling(found: list[int], at: int, a: int, b: int) -> list[int]:
     """The powers of two between two powers of two in a series that doubles."""
     before = [n for n in found[: at + 1] if n > 0]
-    if not all(_power(n) for n in (*before, b)) or b < 4 * max(a, 1) or len(before) < 2:
-        return [1] if a == 0 and found[at + 1 : at + 4] == [2, 4, 8] else []
     later = found[at + 1 :]
-    even = len(later) > 2 and later[1] - later[0] == later[2] - later[1]
-    if (even and later[1] - later[0] == b) or len(later) == 1:
-        return []  # the first of an even spacing
-    return [2**k for k in range(a.bit_length(), b.bit_length() - 1)]
+    doubles = len(before) > 1 or [b, 2 * b] == later[:2]
+    if not all(_power(n) for n in (*before, b)) or len(later) < 2 or not doubles:
+        return []
+    if a == 0 and b != 2:
+        return []  # where a series begins after 0 is its own affair
+    hole = [2**k for k in range(a.bit_length(), b.bit_length() - 1)]
+    gaps = [n - m for m, n in pairwise(later)]
+    # Several at once, before an even spacing that begins with b: the schedule itself changes.
+    return [] if len(hole) > 1 and gaps[:2] == [b, b] else hole
 
 
 def _even(gaps: list[int], at: int, a: int, b: int) -> list[int]:
