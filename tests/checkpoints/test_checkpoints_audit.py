@@ -224,10 +224,7 @@ def test_a_copied_step_is_found(tmp_path_factory, data):
     found = audited(made.write_series(folder, kind, dtype, shards, seed=2, change=change))
     mine = next(s for s in found.steps if s.step == one)
     assert "copy" in {f.kind for f in mine.faults}
-    assert [s.step for s in found.steps if s.verdict != "ok"] in (
-        [one],
-        sorted([one, other]),
-    )
+    assert [s.step for s in found.steps if s.verdict != "ok"] in ([one], sorted([one, other]))
 
 
 def test_a_copy_of_the_final_model_is_found(tmp_path):
@@ -251,9 +248,7 @@ def test_a_swapped_shard_is_found(tmp_path_factory, data):
     file = data.draw(st.sampled_from(made.weight_files(series, one)))
     file.write_bytes((made.step_folder(series, other) / file.name).read_bytes())
     found = audited(series)
-    assert any(
-        f.kind == "mixed" for s in found.steps if s.step in (one, other) for f in s.faults
-    )
+    assert any(f.kind == "mixed" for s in found.steps if s.step in (one, other) for f in s.faults)
     assert found.verdict(one) != "ok"
 
 

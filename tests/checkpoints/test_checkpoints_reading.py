@@ -50,9 +50,7 @@ def test_the_same_live_where_torch_is_installed(tmp_path, kind):
 def test_stories260k_scores_real_stories():
     """1.411 nats per token over the 40 stories after the first, cut, one (15,049 tokens)."""
     folder = shared("stories260K")
-    text = gzip.decompress(
-        shared("tinystories/tinystories_sample_5M.txt.gz").read_bytes()
-    ).decode()
+    text = gzip.decompress(shared("tinystories/tinystories_sample_5M.txt.gz").read_bytes()).decode()
     series = checkpoints.open(folder)
     model = series["stories260K"]
     pieces, scores = read_llama2c_tokenizer(folder / "tok512.bin")

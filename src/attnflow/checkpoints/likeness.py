@@ -88,7 +88,7 @@ class Side:
         return found[0], found[1]
 
 
-def likeness(table: Table, theory: Table) -> tuple[float, float]:
+def likeness(table: Table, theory: Float[np.ndarray, "token theory"]) -> tuple[float, float]:
     """`(cos, cka)` of any table (rows are centred over their columns) with a theory."""
     centred = table - table.mean(axis=1, keepdims=True)
     ready, side = Prepared.of(theory), Side.of(centred)

@@ -70,8 +70,8 @@ def shape_of(layout: Layout, wanted: Wanted, compared: bool, losses: bool = Fals
         "other": heads,
         "mode": np.arange(min(MODES, layout.head)),
         "part": np.array(_parts(layout)),
-        "neuron": np.arange(min(NEURONS, layout.head)),
-        "neighbour": np.arange(min(NEURONS, layout.head)),
+        "neuron": np.arange(_neurons(layout)),
+        "neighbour": np.arange(_neurons(layout)),
         "bias": np.array(BIASES),
     }
     if compared:
@@ -194,15 +194,23 @@ def weight_space(model: Model) -> dict[str, np.ndarray]:
             found["condensation"][layer, p] = _condensed(model.part(f"{layer}.{part}.weight"))
         norms = model.biases(layer)
         found["bias_norm"][layer] = [norms[name] for name in BIASES]
-    first = [
-        _cosines(model.part(f"0.{part}.weight")[:, : layout.head][:, :NEURONS]) for part in parts
-    ]
+    few = _neurons(layout)
+    first = [_cosines(model.part(f"0.{part}.weight")[:, :few]) for part in parts]
     found["neuron_cosine"] = np.stack(first)
     return found
 
 
 def _parts(layout: Layout) -> list[str]:
     return [part for part in PARTS if f"0.{part}.weight" in layout.sources]
+
+
+def _neurons(layout: Layout) -> int:
+    """Columns that every part of layer 0 has, one head of each projection at most."""
+    least = min(NEURONS, layout.head)
+    if "0.in.weight" in layout.sources:
+        inner = int(np.prod(layout.sources["0.in.weight"].shape[-2:])) // layout.width
+        least = min(least, inner)
+    return least
 
 
 def _some_tokens(vocabulary: int) -> np.ndarray:

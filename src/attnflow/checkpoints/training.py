@@ -54,6 +54,8 @@ class Recipe:
     tied: bool = False
     init: float = 0.02
     """Standard deviation of the first weights; outputs of layers are smaller by sqrt(2 layers)."""
+    embedding: float = 0.1
+    """Standard deviation of the first embedding: the larger, the slower it turns."""
     optimiser: str = "adamw"
     rate: float = 1e-3
     b1: float = 0.9
@@ -80,7 +82,7 @@ class Recipe:
         ):
             whole(name, getattr(self, name))
         whole("seed", self.seed, 0)
-        for name in ("init", "rate", "eps"):
+        for name in ("init", "embedding", "rate", "eps"):
             positive(name, getattr(self, name))
         for name in ("b1", "b2", "decay"):
             if not 0 <= getattr(self, name) < 1:
@@ -238,7 +240,7 @@ def initial(recipe: Recipe) -> Params:
         return (scale * rng.standard_normal(shape)).astype(np.float32)
 
     zeros, ones = (functools.partial(f, dtype=np.float32) for f in (np.zeros, np.ones))
-    found: Params = {"wte.weight": normal(tokens, width)}
+    found: Params = {"wte.weight": normal(tokens, width, scale=recipe.embedding)}
     learned = recipe.positions == "learned"
     place = (recipe.context, width)
     found["wpe.weight"] = normal(*place) if learned else zeros(place)

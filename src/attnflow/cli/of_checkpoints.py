@@ -146,6 +146,7 @@ def train_series(
     positions: Literal["none", "learned"] = "none",
     tied: Flag = False,
     init: float = 0.02,
+    embedding: float = 0.1,
     optimiser: Literal["adamw", "sgd"] = "adamw",
     rate: float = 1e-3,
     decay: float = 0.01,
@@ -171,6 +172,7 @@ def train_series(
         positions: none (a table of zeros) or learned.
         tied: the output is the embedding.
         init: standard deviation of the first weights.
+        embedding: standard deviation of the first embedding.
         optimiser: adamw or sgd.
         rate: learning rate.
         decay: weight decay of matrices (adamw).
@@ -191,6 +193,7 @@ def train_series(
         positions=positions,
         tied=tied,
         init=init,
+        embedding=embedding,
         optimiser=optimiser,
         rate=rate,
         decay=decay,
