@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 
 import jax
 import made
@@ -153,7 +154,8 @@ def test_an_interrupted_comparison_goes_on(series, tmp_path, monkeypatch, capsys
     monkeypatch.chdir(tmp_path)
     words = ("checkpoints", "compare", str(series.path), "--form", "qk", "--theory", "Q", "--json")
     whole = json.loads(run(capsys, *words, "--out", "whole")[1])
-    measured = checkpoints.compare.__globals__["measured"]
+    module = sys.modules["attnflow.checkpoints.compare"]
+    measured = module.measured
     seen = []
 
     def some(model, *rest):
@@ -162,7 +164,7 @@ def test_an_interrupted_comparison_goes_on(series, tmp_path, monkeypatch, capsys
         seen.append(model.step)
         return measured(model, *rest)
 
-    monkeypatch.setitem(checkpoints.compare.__globals__, "measured", some)
+    monkeypatch.setattr(module, "measured", some)
     assert run(capsys, *words, "--out", "cut")[0] == 130
-    monkeypatch.setitem(checkpoints.compare.__globals__, "measured", measured)
+    monkeypatch.setattr(module, "measured", measured)
     assert json.loads(run(capsys, *words, "--out", "cut")[1]) == whole

@@ -19,6 +19,8 @@ from attnflow.checkpoints.tensors import Damage
 BUFFER = re.compile(r"(^|\.)(attn|attention)\.(bias|masked_bias)$|rotary_emb\.inv_freq$")
 """Masks (also the -inf or -1e9 that fills them) and tables of angles: stored, but no weights."""
 
+MOST_LAYERS = 10_000
+
 View = Callable[[np.ndarray], np.ndarray]
 
 
@@ -77,7 +79,10 @@ def layout_of(config: Config, names: Collection[str]) -> Layout:
     if kind not in LAYOUTS:
         known = ", ".join(LAYOUTS)
         raise Damage("config", f"model_type {kind!r} is not read; {known}, or a mapping file")
-    return LAYOUTS[kind](config, names)
+    try:
+        return LAYOUTS[kind](config, names)
+    except (TypeError, ValueError, AttributeError, OverflowError):
+        raise Damage("config", "config.json has a setting of the wrong type") from None
 
 
 def _gpt_neox(config: Config, names: Collection[str]) -> Layout:
@@ -190,8 +195,9 @@ def _llama(config: Config, names: Collection[str]) -> Layout:
     width, heads = _size(config, "hidden_size"), _size(config, "num_attention_heads")
     layers, vocabulary = _size(config, "num_hidden_layers"), _size(config, "vocab_size")
     inner = _size(config, "intermediate_size")
-    kv_heads = int(config.get("num_key_value_heads") or heads)
-    head = int(config.get("head_dim") or _head(width, heads))
+    grouped, sized = config.get("num_key_value_heads"), config.get("head_dim")
+    kv_heads = heads if grouped is None else _size(config, "num_key_value_heads")
+    head = _head(width, heads) if sized is None else _size(config, "head_dim")
     if heads % kv_heads:
         raise Damage("config", f"config.json: {heads} heads do not share {kv_heads} key heads")
     prefix = _prefix(names, "model.", "embed_tokens.weight")
@@ -391,7 +397,8 @@ def _size(config: Config, *keys: str, where: str = "config.json") -> int:
     for key in keys:
         value = config.get(key)
         if value is not None:
-            if type(value) is not int or not 0 < value < 1 << 31:
+            most = MOST_LAYERS if "layer" in key else 1 << 31
+            if type(value) is not int or not 0 < value <= most:
                 raise Damage("config", f"{where}: {key} is {value!r}, not a size")
             return value
     raise Damage("config", f"{where} does not say {keys[0]}")

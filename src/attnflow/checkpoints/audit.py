@@ -217,40 +217,35 @@ def _digests(facts: Facts) -> dict[str, str]:
     return {name: tensor.sha256 for name, tensor in facts.tensors.items()}
 
 
+FINAL = ("main", "master", "final", "last", "latest")
+"""Names of the model at the end of training, which the last step may equal."""
+
+
 def _copies(facts: list[Facts]) -> Iterable[tuple[Facts, Fault]]:
     """Steps with the same bytes: which one is the copy is told by the distances, if they tell."""
     groups: dict[tuple, list[Facts]] = {}
     for fact in facts:
         groups.setdefault(tuple(sorted(_digests(fact).items())), []).append(fact)
     numbered = [f for f in facts if f.place.numbered]
-    last = numbered[-1] if numbered else None
     for same in groups.values():
-        final = [f for f in same if not f.place.numbered]
+        final = [f for f in same if f.step in FINAL]
         timed = [f for f in same if f.place.numbered]
-        if not timed or len(same) == 1:
-            continue
-        if final or same[-1] is last:
-            original: Facts | None = last if last in same else None
-        else:
-            original = None
-        if (len(timed) > 1 and original is None) or (original is last and not final):
-            others = [f for f in numbered if f not in same]
-            original = geometry.best_fit(timed, others) if len(timed) > 1 else original
-        elif len(timed) == 1 and original is not None:
-            continue  # the final model is the last step
-        for fact in timed:
-            if fact is original:
-                continue
-            name = (
-                f"step {original.step}"
-                if original is not None
-                else f"the final model ({final[0].step})"
-                if final
-                else "step " + ", ".join(str(f.step) for f in timed if f is not fact)
-            )
-            decided = original is not None or bool(final)
-            words = f"its weights are byte for byte those of {name}"
-            yield fact, Fault("copy", words, verdict="refuse" if decided else "flag")
+        if final:
+            for fact in timed:
+                if fact is not numbered[-1]:
+                    words = (
+                        f"its weights are byte for byte those of the final model ({final[0].step})"
+                    )
+                    yield fact, Fault("copy", words)
+        elif len(timed) > 1:
+            original = geometry.best_fit(timed, [f for f in numbered if f not in same])
+            for fact in timed:
+                if fact is not original:
+                    others = [original] if original is not None else timed
+                    listed = ", ".join(str(f.step) for f in others if f is not fact)
+                    words = f"its weights are byte for byte those of step {listed}"
+                    verdict = "flag" if original is None else "refuse"
+                    yield fact, Fault("copy", words, verdict=verdict)
 
 
 def _shards(facts: list[Facts]) -> Iterable[tuple[Facts, Fault]]:

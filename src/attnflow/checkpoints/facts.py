@@ -9,12 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from attnflow._errors import InputError
 from attnflow._files import read_arrays, sha256, write_arrays_atomic
 from attnflow.checkpoints.architectures import BUFFER, Layout
 from attnflow.checkpoints.model import check_shapes, unknown_tensors
@@ -97,7 +99,8 @@ def examine(series: Series, place: Place, cache: Path | None = None) -> Facts:
                 if not BUFFER.search(name) and (entry.is_float or found.layout is None):
                     found.tensors[name] = _facts(weights, name, most)
             if kept is not None:
-                _store(found, kept, sign)
+                with suppress(OSError, InputError):  # without a cache it is read again
+                    _store(found, kept, sign)
     except Damage as damage:
         found.damage.append(damage)
     except OSError as error:

@@ -288,7 +288,7 @@ def _violations(near: np.ndarray, line: np.ndarray) -> list[tuple[int, int, int]
         for j, k in itertools.combinations(range(1, len(window)), 2):
             a, b, c = window[0], window[j], window[k]
             ab, bc, ac = near[a, b], near[b, c], near[a, c]
-            if ac < GROWS * max(ab, bc):
+            if not ac >= GROWS * max(ab, bc):  # nor where a distance is not known
                 found.append((int(a), int(b), int(c)))
     return found
 

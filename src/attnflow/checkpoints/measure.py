@@ -221,7 +221,7 @@ def _some_tokens(vocabulary: int) -> np.ndarray:
 
 def _singular_values(left: np.ndarray, right: np.ndarray) -> Float[np.ndarray, "mode"]:
     """Of `left right^T`, by the triangles of both."""
-    a, b = (np.linalg.qr(side, mode="r") for side in (left, right))
+    a, b = (np.asarray(np.linalg.qr(side, mode="r")) for side in (left, right))
     return np.linalg.svd(a @ b.T, compute_uv=False)
 
 

@@ -29,6 +29,7 @@ from attnflow.checkpoints.weights import (
 )
 
 _STEP = re.compile(r"(?:(?:global[-_]?)?step|checkpoint|ckpt|iter)?[-_]?(\d+)", re.IGNORECASE)
+_STEP_AT_END = re.compile(r"step[-_]?(\d+)$", re.IGNORECASE)
 _HOLDS = ("config.json", SINGLE, INDEX, OLD_SINGLE, OLD_INDEX)
 MAPPINGS = ("mapping.toml", "mapping.json")
 
@@ -114,6 +115,8 @@ class Series:
         return len(self.places)
 
     def place(self, step: Step) -> Place:
+        """Where a step lies."""
+        step = step if isinstance(step, str) else int(step)
         for place in self.places:
             if place.step == step and type(place.step) is type(step):
                 return place
@@ -225,7 +228,7 @@ def _hub(path: Path) -> list[Place]:
 
 
 def _number(name: str) -> int | None:
-    found = _STEP.fullmatch(name)
+    found = _STEP.fullmatch(name) or _STEP_AT_END.search(name)
     return int(found[1]) if found and len(found[1]) < 16 else None
 
 

@@ -18,6 +18,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from attnflow._errors import shown
+
 MOST_HEADER = 100_000_000
 """Bytes: the largest header the format allows."""
 
@@ -68,6 +70,8 @@ class TensorFile:
     def __init__(self, path: Path, name: str = ""):
         self.path, self.name, self.bytes_read = path, name or path.name, 0
         self._pickled = False
+        if not path.is_file():  # a pipe would never end
+            self._refuse("absent", "is not a file")
         try:
             self.size = path.stat().st_size
             with open(path, "rb", buffering=0) as file:
@@ -85,7 +89,7 @@ class TensorFile:
             raw = self._bytes(file, entry.begin, entry.end - entry.begin)
         return decoded(raw, entry.dtype).reshape(entry.shape)
 
-    def pieces(self, name: str) -> Iterator[bytes]:
+    def pieces(self, name: str) -> Iterator[bytes | bytearray]:
         """The bytes of one tensor, piece by piece."""
         entry = self.entries[name]
         with open(self.path, "rb", buffering=0) as file:
@@ -205,10 +209,10 @@ class Folder:
 
     def file(self, name: str) -> Path:
         """The real path of a file; leaving the folder is refused with a sentence."""
-        given = self.path / name
-        real = given.resolve()
-        if "\x00" in name or Path(name).is_absolute() or not real.is_relative_to(self.root):
-            raise Damage("escape", f"{name} leads out of the series' folder", name)
+        inside = "\x00" not in name and not Path(name).is_absolute()
+        real = (self.path / name).resolve() if inside else self.root.parent
+        if not real.is_relative_to(self.root):
+            raise Damage("escape", f"{shown(name)} leads out of the series' folder", shown(name))
         return real
 
     def has(self, name: str) -> bool:
@@ -218,6 +222,8 @@ class Folder:
     def json(self, name: str) -> Any:
         """A JSON file of at most a few megabytes."""
         path = self.file(name)
+        if not path.is_file():  # a pipe would never end
+            raise Damage("absent", f"{name} is not there", name)
         try:
             if path.stat().st_size > MOST_HEADER:
                 raise Damage("config", f"{name} is larger than {MOST_HEADER:,} bytes", name)

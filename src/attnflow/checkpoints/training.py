@@ -277,12 +277,7 @@ def _stepper(recipe: Recipe) -> tuple[Any, Any]:
         optimiser = optax.sgd(recipe.rate)
     else:
         optimiser = optax.adamw(
-            recipe.rate,
-            recipe.b1,
-            recipe.b2,
-            recipe.eps,
-            weight_decay=recipe.decay,
-            mask=lambda tree: {name: value.ndim > 1 for name, value in tree.items()},
+            recipe.rate, recipe.b1, recipe.b2, recipe.eps, weight_decay=recipe.decay, mask=_matrices
         )
 
     @jax.jit
@@ -290,12 +285,17 @@ def _stepper(recipe: Recipe) -> tuple[Any, Any]:
         moving = _trained(params, recipe)
         loss, gradient = jax.value_and_grad(lambda p: _loss({**params, **p}, batch, recipe))(moving)
         change, state = optimiser.update(gradient, state, moving)
-        return {**params, **optax.apply_updates(moving, change)}, state, loss
+        moved: Any = optax.apply_updates(moving, change)
+        return {**params, **moved}, state, loss
 
     return update, optimiser
 
 
-def _loss(params: Params, batch: jax.Array, recipe: Recipe) -> jax.Array:
+def _matrices(tree: Any) -> dict[str, bool]:
+    return {name: value.ndim > 1 for name, value in tree.items()}
+
+
+def _loss(params: Params, batch: Any, recipe: Recipe) -> jax.Array:
     import jax
     import jax.numpy as jnp
 
@@ -359,7 +359,7 @@ def _save(out: Path, step: int, recipe: Recipe, params: Params, tokenizer: str) 
         for name, value in params.items()
     }
     with replacing_dir(out / f"step{step}") as temp:
-        save_file(found, temp / "model.safetensors", {"format": "pt", "step": str(step)})
+        save_file(found, temp / "model.safetensors", {"format": "pt"})
         write_json_atomic(temp / "config.json", _config(recipe))
         write_text_atomic(temp / "tokenizer.json", tokenizer)
 

@@ -26,7 +26,7 @@ class Weights(Protocol):
     """What is readable and still not right."""
 
     def read(self, name: str) -> np.ndarray: ...
-    def pieces(self, name: str) -> Iterator[bytes]: ...
+    def pieces(self, name: str) -> Iterator[bytes | bytearray]: ...
     def file_of(self, name: str) -> str: ...
 
 
@@ -80,7 +80,7 @@ class Safetensors:
     def read(self, name: str) -> np.ndarray:
         return self._home[name].read(name)
 
-    def pieces(self, name: str) -> Iterator[bytes]:
+    def pieces(self, name: str) -> Iterator[bytes | bytearray]:
         return self._home[name].pieces(name)
 
     def file_of(self, name: str) -> str:
@@ -194,17 +194,10 @@ class Llama2c:
         return raw
 
 
-def is_llama2c(path: Path) -> bool:
-    """Whether a `.bin` file is llama2.c's: its header and its size agree."""
-    try:
-        Llama2c(path)
-    except (Damage, OSError):
-        return False
-    return True
-
-
 def looks_like_llama2c(path: Path) -> bool:
     """Whether its header alone is llama2.c's, be the file whole or not."""
+    if not path.is_file():
+        return False
     try:
         Llama2c(path)
     except Damage as damage:

@@ -37,11 +37,17 @@ def audit(
 
     say = teller(sys.stderr if json else sys.stdout)
     series = checkpoints.open(folder, mapping)
-    out = out or _default(folder, "audit")
-    found = _audited(series, out, say)
-    write_json_atomic(out / "audit.json", found.as_json())
-    page = out / "report.html"
-    write_text_atomic(page, report.audit_page(found, Path(folder).resolve().name))
+    place = out or _default(folder, "audit")
+    found = _audited(series, place, say)
+    page = place / "report.html"
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        write_json_atomic(place / "audit.json", found.as_json())
+        write_text_atomic(page, report.audit_page(found, Path(folder).resolve().name))
+    except (OSError, InputError) as error:
+        if out is not None:
+            raise InputError("out", f"'{out}' cannot be written ({error})") from None
+        say("note", "no page was written: this folder cannot be written to")
     if json:
         print_json(found.as_json())
     else:
