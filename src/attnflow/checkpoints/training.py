@@ -52,9 +52,9 @@ class Recipe:
     vocabulary: int = 800
     positions: Literal["none", "learned"] = "none"
     tied: bool = False
-    init: float = 0.02
+    init: float = 0.03
     """Standard deviation of the first weights; outputs of layers are smaller by sqrt(2 layers)."""
-    embedding: float = 0.1
+    embedding: float = 0.03
     """Standard deviation of the first embedding: the larger, the slower it turns."""
     optimiser: str = "adamw"
     rate: float = 1e-3
@@ -63,7 +63,7 @@ class Recipe:
     eps: float = 1e-8
     decay: float = 0.01
     """Weight decay of matrices (AdamW)."""
-    batch: int = 32
+    batch: int = 96
     steps: int = 512
     every: int = 128
     """Steps 0, 1, 2, 4, ... up to this one are saved, then every so many."""
