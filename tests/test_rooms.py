@@ -20,6 +20,7 @@ ROOT = Path(attnflow.__file__).parent
 
 ROOMS = (
     "_errors",
+    "_files",
     "_precision",
     "_tables",
     "tasks",

@@ -1,6 +1,7 @@
 """The public names, once: `__init__.py` loads each of them on first use (lazy_loader)."""
 
 from . import (
+    checkpoints as checkpoints,
     claims as claims,
     corpus as corpus,
     draw as draw,

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnflow import beside, studies
+from attnflow._files import write_arrays_atomic, write_text_atomic
 from attnflow.beside import use_compilation_cache
 from attnflow.flows.options import Store
 from attnflow.runs import (
@@ -35,7 +36,6 @@ from attnflow.runs import (
     stoppable,
     sweep,
 )
-from attnflow.runs._files import write_arrays_atomic, write_text_atomic
 from attnflow.runs._folder import Exists
 from attnflow.runs._show import lines
 from attnflow.studies import build

@@ -11,9 +11,9 @@ import pytest
 from fake_producer import CONFIG, SHAPE, STUDY, folder_for, produce
 
 from attnflow._errors import InputError
+from attnflow._files import write_sealed
 from attnflow.flows.sinks import MemorySink
 from attnflow.runs import DiskFull, DiskSink, default_path, finalise, find_run, list_runs, open_run
-from attnflow.runs._files import write_sealed
 from attnflow.runs._manifest import FORMAT, digest
 
 

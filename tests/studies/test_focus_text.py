@@ -32,7 +32,7 @@ DATA = Path(__file__).parents[3] / "shared" / "data"
 STUDY = "focus-dilution-text"
 SMALL = {
     "tokenizer": "word",
-    "vocabulary": 4,
+    "vocabulary": 5,
     "context": 8,
     "batch": 32,
     "dim": 8,
@@ -92,7 +92,7 @@ def test_the_batched_loss_is_the_one_of_the_model(seed: int, scale: float) -> No
 @pytest.mark.usefixtures("float64")
 def test_what_is_observed_equals_its_definition(file: Path) -> None:
     study = study_of(file, precision="float64")
-    data, theta = study.data, OneLayerAttention.gaussian(4, 8, 0.6, seed=5)
+    data, theta = study.data, OneLayerAttention.gaussian(SMALL["vocabulary"], 8, 0.6, seed=5)
     found = jax.jit(lambda th: {name: o.measure(th) for name, o in study.observe.items()})(theta)
     seen = {name: np.asarray(value) for name, value in found.items()}
     order = list(data.sequence)

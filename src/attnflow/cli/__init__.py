@@ -17,7 +17,7 @@ import tyro
 
 from attnflow import __version__, studies
 from attnflow._errors import InputError, nearest
-from attnflow.cli import of_studies
+from attnflow.cli import of_checkpoints, of_studies
 
 Command = Callable[..., int]
 
@@ -29,6 +29,11 @@ COMMANDS: dict[str, Command | tuple[str, dict[str, Command]]] = {
     "report": of_studies.report,
     "runs": of_studies.runs,
     "show": of_studies.show,
+    "checkpoints": (
+        "Read, audit and compare checkpoints of a real model.",
+        {"audit": of_checkpoints.audit, "compare": of_checkpoints.compare},
+    ),
+    "train-series": of_checkpoints.train_series,
 }
 """The commands; a group of commands (`attnflow GROUP COMMAND`) is its title and a table."""
 

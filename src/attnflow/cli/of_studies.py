@@ -149,7 +149,7 @@ def check(
         if not file.resolve().parent.is_dir():
             raise InputError("export", f"{file}; the folder does not exist")
     from attnflow import walk
-    from attnflow.runs._files import write_text_atomic
+    from attnflow._files import write_text_atomic
 
     walk.use_compilation_cache()
     say = teller(sys.stderr)

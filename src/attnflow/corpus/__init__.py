@@ -1,6 +1,7 @@
-"""Text as token ids: reading, tokenising, next-token windows and exact counts.
+"""Text as token ids: reading, tokenising, next-token windows and exact statistics.
 
-`tokenizers` (the extra `corpus`) is imported only where a byte-level tokenizer is trained or read.
+The extra `corpus` is imported late: `tokenizers` where a byte-level tokenizer is trained or read,
+numba where windows are counted.
 """
 
 import lazy_loader

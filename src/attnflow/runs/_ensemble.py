@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from attnflow._errors import InputError
+from attnflow._files import plain, read_sealed, unworded, write_sealed, writing
 from attnflow._tables import cell, html_table, text_table
 from attnflow.runs._cells import Cell
-from attnflow.runs._files import plain, read_sealed, unworded, write_sealed, writing
 from attnflow.runs._folder import Exists
 from attnflow.runs._manifest import now
 from attnflow.runs._statistics import Fit, Slope, Spread, slopes, spread

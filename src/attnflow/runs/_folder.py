@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from attnflow._errors import InputError, shown
-from attnflow.runs import _journal, _lock, _manifest, _trajectory
-from attnflow.runs._files import (
+from attnflow._files import (
     DiskFull,
     plain,
     remove_leftovers,
@@ -21,6 +20,7 @@ from attnflow.runs._files import (
     write_text_atomic,
     writing,
 )
+from attnflow.runs import _journal, _lock, _manifest, _trajectory
 
 Exists = Literal["open", "resume", "overwrite"]
 

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from attnflow._errors import InputError
+from attnflow._files import plain, read_arrays, reason, write_text_atomic, writing
 from attnflow.flows.sinks import Checkpoint, Event
-from attnflow.runs._files import plain, read_arrays, reason, write_text_atomic, writing
 
 NAME = "journal.jsonl"
 PARTS = ("segments", "checkpoints")

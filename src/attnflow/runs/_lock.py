@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from attnflow._errors import InputError
-from attnflow.runs._files import writing
+from attnflow._files import writing
 
 try:
     import fcntl

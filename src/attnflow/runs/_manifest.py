@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from attnflow._errors import InputError, shown
-from attnflow.runs._files import plain, read_sealed, reason, sha256
+from attnflow._files import plain, read_sealed, reason, sha256
 
 KIND = "attnflow-run"
 FORMAT = 2

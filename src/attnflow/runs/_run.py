@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from attnflow import studies
 from attnflow._errors import InputError
+from attnflow._files import unworded
 from attnflow.runs import _folder, _journal, _lock, _manifest, _show, _trajectory
-from attnflow.runs._files import unworded
 from attnflow.runs._list import state
 
 if TYPE_CHECKING:

@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from attnflow._errors import InputError
-from attnflow.flows.sinks import Checkpoint, Segment, Shape
-from attnflow.runs import _journal, _trajectory
-from attnflow.runs._files import (
+from attnflow._files import (
     plain,
     remove,
     remove_leftovers,
@@ -17,6 +15,8 @@ from attnflow.runs._files import (
     write_arrays_atomic,
     write_json_atomic,
 )
+from attnflow.flows.sinks import Checkpoint, Segment, Shape
+from attnflow.runs import _journal, _trajectory
 from attnflow.runs._folder import RunFolder
 from attnflow.runs._manifest import now
 

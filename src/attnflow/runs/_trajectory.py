@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnflow._errors import InputError, shown
+from attnflow._files import plain, read_arrays, replacing_dir, unworded
 from attnflow.flows.sinks import Segment, Shape, dataset, joined
 from attnflow.runs import _journal
-from attnflow.runs._files import plain, read_arrays, replacing_dir, unworded
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -39,6 +39,7 @@ __all__ = [
 ]
 
 _BUILT_IN = {
+    "checkpoints": ("checkpoints", "Checkpoints"),
     "cooccurrence": ("cooccurrence", "Cooccurrence"),
     "focus-dilution": ("focus_dilution", "FocusDilution"),
     "focus-dilution-text": ("focus_text", "FocusDilutionText"),
@@ -46,12 +47,15 @@ _BUILT_IN = {
 }
 """The folder of each study, with its `config` (light) and its `study` (loads JAX)."""
 
+_NOT_SOLVED = frozenset({"checkpoints"})
+"""Those whose runs come from elsewhere (`attnflow checkpoints compare`): they are only drawn."""
+
 _OWN: dict[str, type[Study]] = {}
 
 
 def names() -> list[str]:
     """Every study that can be run by name."""
-    return sorted({*_BUILT_IN, *_OWN})
+    return sorted({*_BUILT_IN, *_OWN} - _NOT_SOLVED)
 
 
 def built_in(name: str) -> bool:
