@@ -60,10 +60,10 @@ class Corpus:
     ) -> Corpus:
         """A file, tokenised: text, JSON lines, Parquet, or token ids in a `.npy` file.
 
-        `column` names the field of JSON lines and tables; `marks` stay whole in byte pairs. Of token ids, a vector is one document
-        and each row of a matrix is one; ids equal to `padding` are left out, and `vocabulary` is
-        their number (None: the largest id and one). Settings that do not fit together are
-        refused in one sentence.
+        `column` names the field of JSON lines and tables; `marks` stay whole in byte pairs. Of
+        token ids, a vector is one document and each row of a matrix is one; ids equal to `padding`
+        are left out, and `vocabulary` is their number (None: the largest id and one). Settings
+        that do not fit together are refused in one sentence.
         """
         if Path(path).suffix == ".npy":
             return cls._of_tokens(Path(path), vocabulary, padding)
