@@ -9,6 +9,7 @@ from attnflow.corpus.counts import Bigrams, unigram_law, window_frequency
 from attnflow.corpus.nulls import breakdown_time, cosine, nulls, permuted, shuffled
 from attnflow.corpus.reading import Text, read_text
 from attnflow.corpus.statistics import (
+    InMemory,
     Statistics,
     attention_term,
     bigram_counts,
@@ -22,6 +23,7 @@ __all__ = [
     "KINDS",
     "Bigrams",
     "Corpus",
+    "InMemory",
     "Statistics",
     "Text",
     "Tokenizer",
