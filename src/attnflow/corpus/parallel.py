@@ -105,14 +105,14 @@ class Blocks:
             self.progress(kernel, 1, 1)
             return found
         with _folder(self.folder) as folder:
-            marks = [_digest(value) for value in given]
-            files, missing = [], []
-            for i in range(count):
-                windows = self.load(i)
-                label = _digest(kernel, windows, vocabulary, *marks)
-                files.append(folder / f"{kernel}-{i:05d}-{label[:16]}.npz")
-                if _whole(files[i]) is None:
-                    missing.append(i)
+            files = [folder / f"{kernel}-{i:05d}.npz" for i in range(count)]
+            if self.folder is not None:
+                marks = [_digest(value) for value in given]
+                labels = [_digest(self.load(i), vocabulary, *marks) for i in range(count)]
+                files = [
+                    f.with_stem(f"{f.stem}-{x[:16]}") for f, x in zip(files, labels, strict=True)
+                ]
+            missing = [i for i, file in enumerate(files) if _whole(file) is None]
             done = count - len(missing)
             for _ in self._counted(kernel, vocabulary, given, {i: files[i] for i in missing}):
                 done += 1

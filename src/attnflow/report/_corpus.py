@@ -44,8 +44,8 @@ def corpus_page(
     figures += [("map", word_map(theory, names)), ("distance", by_distance(theory))]
     captions = {
         "words": "How often each token occurs, by rank. A straight line is Zipf’s law.",
-        "bigrams": "The most frequent tokens: who follows whom more (orange) or less (blue) "
-        "often than by chance, as log2 of the ratio to p(a) p(b).",
+        "bigrams": "The most frequent tokens: who follows whom more (orange) or less (violet) "
+        "often than by chance, as log2 of the ratio to p(a) p(b); grey: never.",
         "map": "Tokens near each other follow the same tokens: the first two components of the "
         "whitened bigram matrix, each token scaled to length one.",
         "distance": "The position term Δ: how much more than on average training will at first "
@@ -132,7 +132,8 @@ def bigrams(theory: Statistics, names: Sequence[str]) -> Figure:
     chance = p[:, None] * following[None, :]
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.log2(np.clip(together, 0, None) / chance)
-    ratio = np.where(together > 0.5 / theory.positions, ratio, -np.inf).clip(-4, 4)
+    ratio = np.where(together > 0.5 / theory.positions, ratio.clip(-4, 4), np.nan)
+    axes.set_facecolor("#dddddd")  # of pairs that never occur
     image = axes.imshow(ratio, cmap="PuOr_r", vmin=-4, vmax=4, interpolation="nearest")
     shown = [draw.plain(names[i]) for i in order]
     axes.set_xticks(range(len(order)), shown, rotation=90, fontsize=draw.SMALL)
