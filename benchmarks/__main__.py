@@ -26,6 +26,7 @@ NAMES = (
     "cooccurrence",
     "saddles",
     "checkpoints",
+    "corpus",
 )
 
 

@@ -25,6 +25,7 @@ from attnflow.corpus import (
     window_frequency,
     windows,
 )
+from attnflow.corpus.tokenizing import MARKS
 from attnflow.tasks import MarkovChain
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -122,7 +123,7 @@ def test_spaced_byte_pairs_keep_spaces_and_signs_apart() -> None:
 
 
 def test_marks_of_the_corpus_makers_stay_whole() -> None:
-    corpus = Corpus.of("once <unk> a time<|endoftext|>" * 9, "spaced-bpe", 21)
+    corpus = Corpus.of("once <unk> a time<|endoftext|>" * 9, "bpe", 22, MARKS)
     spelled = [corpus.vocabulary[i] for i in corpus.ids]
     assert spelled.count("<unk>") == spelled.count("<|endoftext|>") == 9
 

@@ -123,7 +123,7 @@ def test_what_is_observed_equals_its_definition(file: Path) -> None:
         to_bigram.append(np.sum(row * (np.log(row) - log_p)))
         to_unigram.append(np.sum(data.law * (np.log(data.law) - log_p)))
     assert seen["self_mean"] == pytest.approx(np.mean(own), **close)
-    assert seen["self_share"] == pytest.approx(np.mean(np.array(own) >= 0.75), **close)
+    assert seen["self_share"] == pytest.approx(np.mean(np.array(own) >= 0.75), rel=1e-7)  # float32
     assert seen["focus"] == pytest.approx(np.mean(top), rel=1e-9, abs=1e-12)
     assert seen["attention_entropy"] == pytest.approx(np.mean(entropy), **close)
     assert seen["bigram_gap"] == pytest.approx(np.mean(to_bigram), **close)

@@ -17,7 +17,7 @@ import tyro
 
 from attnflow import __version__, studies
 from attnflow._errors import InputError, nearest
-from attnflow.cli import of_checkpoints, of_studies
+from attnflow.cli import of_checkpoints, of_corpus, of_studies
 
 Command = Callable[..., int]
 
@@ -34,6 +34,7 @@ COMMANDS: dict[str, Command | tuple[str, dict[str, Command]]] = {
         {"audit": of_checkpoints.audit, "compare": of_checkpoints.compare},
     ),
     "train-series": of_checkpoints.train_series,
+    "corpus": ("Count a text: what the first steps of training read from it.", of_corpus.COMMANDS),
 }
 """The commands; a group of commands (`attnflow GROUP COMMAND`) is its title and a table."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
@@ -55,24 +56,31 @@ class Corpus:
         *,
         column: str = COLUMN,
         padding: int | None = None,
+        marks: Sequence[str] = (),
     ) -> Corpus:
         """A file, tokenised: text, JSON lines, Parquet, or token ids in a `.npy` file.
 
-        `column` names the field of JSON lines and tables. Of token ids, a vector is one document
-        and each row of a matrix is one; ids equal to `padding` are left out, and `vocabulary` is
-        their number (None: the largest id and one). Settings that do not fit together are
-        refused in one sentence.
+        `column` names the field of JSON lines and tables; `marks` stay whole in byte pairs. Of
+        token ids, a vector is one document and each row of a matrix is one; ids equal to `padding`
+        are left out, and `vocabulary` is their number (None: the largest id and one). Settings
+        that do not fit together are refused in one sentence.
         """
         if Path(path).suffix == ".npy":
             return cls._of_tokens(Path(path), vocabulary, padding)
-        return cls.of(read_documents(path, column=column), tokenizer, vocabulary)
+        return cls.of(read_documents(path, column=column), tokenizer, vocabulary, marks)
 
     @classmethod
-    def of(cls, text: Text | str, tokenizer: str = "bpe", vocabulary: int | None = 1000) -> Corpus:
+    def of(
+        cls,
+        text: Text | str,
+        tokenizer: str = "bpe",
+        vocabulary: int | None = 1000,
+        marks: Sequence[str] = (),
+    ) -> Corpus:
         """A text in memory, tokenised."""
         if isinstance(text, str):
             text = Text((text,), "text", hashlib.sha256(text.encode()).hexdigest())
-        made = tokenizer_of(tokenizer, text.documents, vocabulary)
+        made = tokenizer_of(tokenizer, text.documents, vocabulary, marks)
         parts = [made.encode(document) for document in text.documents]
         ids, size = np.concatenate(parts), len(made.vocabulary)
         if not len(ids):

@@ -181,9 +181,9 @@ def _attention_distinct(windows, ahead, table, query_key, lag):
     rows, places = windows.shape
     length = places - 1
     slot = np.full(len(table), -1, np.int32)
-    distinct = np.empty(length, np.int32)
+    distinct = np.empty(length, np.uint32)  # unsigned: an index that is never from the end
     times = np.zeros(length)
-    number = np.empty(length, np.int32)  # place -> number of its token among the distinct ones
+    number = np.empty(length, np.uint32)  # place -> number of its token among the distinct ones
     score = np.empty(length)
     age = np.zeros(length)  # sums by lag, the longest first, so that a prefix is read forwards
     lost = np.zeros(length)  # by lag: what rounding has lost (windows nearly cancel each other)

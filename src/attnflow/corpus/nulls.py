@@ -8,13 +8,13 @@ permutation of the tokens, with the matrix of ones, and between two halves of th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from attnflow._errors import InputError
-from attnflow.corpus.statistics import Statistics, statistics
+from attnflow.corpus.statistics import InMemory, Source, Statistics
 
 TERMS = ("bigram", "context", "value", "g", "attention", "position")
 """The matrices that training is compared with."""
@@ -87,14 +87,19 @@ def halves(windows: Windows) -> tuple[Int[np.ndarray, "even place"], Int[np.ndar
 
 
 def nulls(
-    windows: Windows, theory: Statistics, names: Sequence[str] = TERMS, seed: int = 0
+    windows: Windows,
+    theory: Statistics,
+    names: Sequence[str] = TERMS,
+    seed: int = 0,
+    source: Callable[[Windows], Source] = InMemory,
 ) -> dict[str, dict[str, float]]:
     """For each statistic its cosine with its nulls, and between two halves of the corpus.
 
     `shuffled`, `permuted`, `ones`: a training run that reaches no more than these has shown
     nothing. `halves`: one that reaches this agrees as well as a sample of that size can tell.
+    `source` says who counts the null corpora.
     """
-    made = statistics(shuffled(windows, seed), theory.vocabulary)
+    made = Statistics(source(shuffled(windows, seed)), theory.vocabulary)
     found: dict[str, dict[str, float]] = {name: {} for name in names}
     for name in names:
         array = getattr(theory, name)
@@ -104,7 +109,8 @@ def nulls(
         found[name]["halves"] = float("nan")
     del made  # its matrices, before those of the halves are made
     if len(windows) > 1:
-        first, second = (statistics(half, theory.vocabulary) for half in halves(windows))
+        parts = (np.ascontiguousarray(half) for half in halves(windows))
+        first, second = (Statistics(source(part), theory.vocabulary) for part in parts)
         for name in names:
             found[name]["halves"] = cosine(getattr(first, name), getattr(second, name))
     return found

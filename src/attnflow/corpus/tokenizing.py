@@ -19,7 +19,7 @@ KINDS = ("bpe", "char", "spaced-bpe", "word")
 characters; BPE with every space and sign a token of its own; whole words between white space."""
 
 MARKS = ("<|endoftext|>", "<unk>")
-"""Markers that corpora contain: `spaced-bpe` never splits them."""
+"""Markers that makers of corpora put into them; a tokenizer may be asked to keep them whole."""
 
 END_OF_LINE, UNKNOWN = "<eos>", "<unk>"
 USUAL = 1000
@@ -44,10 +44,13 @@ class Tokenizer:
     """The content of its `tokenizer.json`; empty for words and characters."""
 
 
-def tokenizer_of(kind: str, text: str | Documents, vocabulary: int | None) -> Tokenizer:
+def tokenizer_of(
+    kind: str, text: str | Documents, vocabulary: int | None, marks: Sequence[str] = ()
+) -> Tokenizer:
     """Train a tokenizer of `vocabulary` tokens on documents, or read the file `kind` names.
 
     None takes every character (`char`), or as many tokens as the text supports, up to 1,000.
+    Of `marks`, those that occur are tokens of a byte-pair vocabulary, never split.
 
     >>> tokenizer_of("word", "the cat and the dog and the sun", 3).vocabulary
     ('the', 'and', '<unk>')
@@ -62,7 +65,7 @@ def tokenizer_of(kind: str, text: str | Documents, vocabulary: int | None) -> To
         return _words(documents, vocabulary)
     if kind == "char":
         return _characters(documents, vocabulary)
-    return _train(kind, documents, vocabulary)
+    return _train(kind, documents, vocabulary, marks)
 
 
 def check_kind(kind: str) -> None:
@@ -132,7 +135,7 @@ def _spoken(text: str) -> Iterator[str]:
     yield from last.split()
 
 
-def _train(kind: str, documents: Documents, size: int | None) -> Tokenizer:
+def _train(kind: str, documents: Documents, size: int | None, marks: Sequence[str]) -> Tokenizer:
     """Byte-level BPE as the library trains it by default, on whole documents.
 
     Cut anywhere else, runs of white space at the cuts become other words, and merges change.
@@ -140,7 +143,6 @@ def _train(kind: str, documents: Documents, size: int | None) -> Tokenizer:
     library = _library()
     pre, models = library.pre_tokenizers, library.models
     model = library.Tokenizer(models.BPE())
-    marks = []
     if kind == "bpe":
         model.pre_tokenizer = pre.ByteLevel(add_prefix_space=False)
     else:
@@ -148,7 +150,7 @@ def _train(kind: str, documents: Documents, size: int | None) -> Tokenizer:
         model.pre_tokenizer = pre.Sequence(
             [alone, pre.ByteLevel(add_prefix_space=False, use_regex=False)]
         )
-        marks = [mark for mark in MARKS if any(mark in text for text in documents)]
+    marks = [mark for mark in marks if any(mark in text for text in documents)]
     trainer = library.trainers.BpeTrainer(
         vocab_size=size or USUAL, special_tokens=marks, show_progress=False
     )

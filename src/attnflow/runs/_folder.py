@@ -24,11 +24,11 @@ from attnflow.runs import _journal, _lock, _manifest, _trajectory
 
 Exists = Literal["open", "resume", "overwrite"]
 
-WORKING = (_journal.NAME, *_journal.PARTS, _trajectory.SHAPE)
+WORKING = (_journal.NAME, *_journal.PARTS, _trajectory.SHAPE, "partials")
 """What is there only while a run is under way; without the journal the rest means nothing."""
 
-SOLVED = (_trajectory.ZARR, "final.npz", "marks.json")
-"""What the solve leaves."""
+SOLVED = (_trajectory.ZARR, "final.npz", "marks.json", "statistics.zarr")
+"""What the solve (or the counting of a corpus) leaves."""
 
 DERIVED = ("stages.json", "saddles.json", "claims.json", "figures", "report.html")
 """What is made from it, and can be made again."""

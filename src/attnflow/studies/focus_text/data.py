@@ -135,4 +135,4 @@ def track(
 @lru_cache(maxsize=2)
 def _corpus(path: str, changed: int, tokenizer: str, vocabulary: int) -> Corpus:
     """A file as it was at the time `changed`: two studies of one text read it once."""
-    return Corpus.read(path, tokenizer, vocabulary)
+    return Corpus.read(path, tokenizer, vocabulary, marks=MARKS)
