@@ -6,6 +6,7 @@ numba where windows are counted.
 
 from attnflow.corpus.corpus import Corpus, visible, windows
 from attnflow.corpus.counts import Bigrams, unigram_law, window_frequency
+from attnflow.corpus.nulls import breakdown_time, cosine, nulls, permuted, shuffled
 from attnflow.corpus.reading import Text, read_text
 from attnflow.corpus.statistics import (
     Statistics,
@@ -14,6 +15,7 @@ from attnflow.corpus.statistics import (
     context_term,
     statistics,
 )
+from attnflow.corpus.stories import stories
 from attnflow.corpus.tokenizing import KINDS, Tokenizer, tokenizer_of
 
 __all__ = [
@@ -25,9 +27,15 @@ __all__ = [
     "Tokenizer",
     "attention_term",
     "bigram_counts",
+    "breakdown_time",
     "context_term",
+    "cosine",
+    "nulls",
+    "permuted",
     "read_text",
+    "shuffled",
     "statistics",
+    "stories",
     "tokenizer_of",
     "unigram_law",
     "visible",

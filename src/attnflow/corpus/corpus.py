@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
@@ -10,12 +11,12 @@ from typing import TypeAlias
 import numpy as np
 from jaxtyping import Int, Int32, Int64
 
-from attnflow._errors import InputError, shown
-from attnflow.corpus.reading import Text, read_text
+from attnflow._errors import InputError, shown, whole
+from attnflow.corpus.reading import COLUMN, Text, read_documents
 from attnflow.corpus.tokenizing import tokenizer_of
 
 MOST_UNKNOWN = 0.4
-"""Largest share of unknown words: a corpus with more says little about its text."""
+"""A corpus with a larger share of unknown words says little about its text: worth a warning."""
 
 SPOKEN = {"comma": ",", "whitespace": " ", "newline": "\n"}
 """Names for tokens that a comma-separated list cannot hold, as papers write them."""
@@ -25,7 +26,7 @@ Ids: TypeAlias = Int32[np.ndarray, "position"]
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """Token ids of a text in reading order, what they stand for, and how often each occurs.
+    """Token ids of documents in reading order, what they stand for, and how often each occurs.
 
     `Corpus.read("stories.txt.gz", "bpe", 1000)` trains a tokenizer of 1,000 tokens on the file.
     """
@@ -37,38 +38,100 @@ class Corpus:
     sha256: str = ""
     unknown: float = 0.0
     """The share of the text that is outside the vocabulary."""
+    starts: Int64[np.ndarray, "document"] = field(
+        default_factory=lambda: np.zeros(1, np.int64), repr=False
+    )
+    """The document index: where each begins in `ids`."""
 
     def __post_init__(self) -> None:
         self.ids.setflags(write=False)
 
     @classmethod
-    def read(cls, path: str | Path, tokenizer: str = "bpe", vocabulary: int = 1000) -> Corpus:
-        """A text file, tokenised. Settings that do not fit together are refused in one sentence."""
-        return cls.of(read_text(path), tokenizer, vocabulary)
+    def read(
+        cls,
+        path: str | Path,
+        tokenizer: str = "bpe",
+        vocabulary: int | None = 1000,
+        *,
+        column: str = COLUMN,
+        padding: int | None = None,
+    ) -> Corpus:
+        """A file, tokenised: text, JSON lines, Parquet, or token ids in a `.npy` file.
+
+        `column` names the field of JSON lines and tables. Of token ids, a vector is one document
+        and each row of a matrix is one; ids equal to `padding` are left out, and `vocabulary` is
+        their number (None: the largest id and one). Settings that do not fit together are
+        refused in one sentence.
+        """
+        if Path(path).suffix == ".npy":
+            return cls._of_tokens(Path(path), vocabulary, padding)
+        return cls.of(read_documents(path, column=column), tokenizer, vocabulary)
 
     @classmethod
-    def of(cls, text: Text | str, tokenizer: str = "bpe", vocabulary: int = 1000) -> Corpus:
+    def of(cls, text: Text | str, tokenizer: str = "bpe", vocabulary: int | None = 1000) -> Corpus:
         """A text in memory, tokenised."""
         if isinstance(text, str):
-            text = Text(text, "text", "")
-        made = tokenizer_of(tokenizer, text.content, vocabulary)
-        ids = made.encode(text.content)
-        size = len(made.vocabulary)
-        used = int(np.count_nonzero(np.bincount(ids, minlength=size)))
-        if used < min(size / 2, len(ids)):
-            raise InputError(
-                "tokenizer",
-                f"{tokenizer} has {size} tokens and {text.name} uses {used} of them; "
-                "at least half must occur",
-            )
+            text = Text((text,), "text", hashlib.sha256(text.encode()).hexdigest())
+        made = tokenizer_of(tokenizer, text.documents, vocabulary)
+        parts = [made.encode(document) for document in text.documents]
+        ids, size = np.concatenate(parts), len(made.vocabulary)
+        if not len(ids):
+            raise InputError("text", f"{text.name} holds no token of {tokenizer}")
+        if ids.max() >= size or ids.min() < 0:
+            raise InputError("tokenizer", f"{tokenizer} yields the id {ids.max()}; 0 to {size - 1}")
         unknown = 0.0 if made.unknown is None else float(np.mean(ids == made.unknown))
-        if unknown > MOST_UNKNOWN:
+        starts = np.cumsum([0, *(len(part) for part in parts[:-1])], dtype=np.int64)
+        return cls(ids, made.vocabulary, text.name, made.kind, text.sha256, unknown, starts)
+
+    @classmethod
+    def _of_tokens(cls, path: Path, vocabulary: int | None, padding: int | None) -> Corpus:
+        if not path.is_file():
+            raise InputError("text", f"{path}: no such file")
+        try:
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (ValueError, OSError, EOFError):
+            raise InputError("text", f"{path} is not an array of token ids") from None
+        if array.dtype.kind not in "iu" or array.ndim not in (1, 2):
             raise InputError(
-                "tokenizer",
-                f"{unknown:.0%} of {text.name} is unknown to it; at most "
-                f"{MOST_UNKNOWN:.0%}: take a larger vocabulary or a tokenizer of this text",
+                "text",
+                f"{path} holds {array.dtype} of shape {array.shape}; whole numbers, "
+                "a vector or a matrix with a document to a row",
             )
-        return cls(ids, made.vocabulary, text.name, made.kind, text.sha256, unknown)
+        kept = np.atleast_2d(array)
+        keep = np.ones(kept.shape, bool) if padding is None else kept != padding
+        ids = kept[keep]
+        if not len(ids):
+            raise InputError("text", f"{path} holds no tokens")
+        size = int(ids.max()) + 1 if vocabulary is None else vocabulary
+        if ids.max() >= size or ids.min() < 0:
+            wrong = ids.min() if ids.min() < 0 else ids.max()
+            raise InputError("text", f"{path} has the token id {wrong}; 0 to {size - 1}")
+        with open(path, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        starts = np.cumsum([0, *keep.sum(axis=1)[:-1]], dtype=np.int64)
+        names = tuple(str(i) for i in range(size))
+        return cls(ids.astype(np.int32), names, path.name, "ids", digest, 0.0, starts)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader should know before trusting numbers from this corpus."""
+        if self.unknown <= MOST_UNKNOWN:
+            return ()
+        return (
+            f"{self.unknown:.0%} of {self.name} is unknown to its tokenizer: its statistics "
+            "are mostly those of one token",
+        )
+
+    def windows(
+        self, context: int, *, sequences: int | None = None, across: bool = False
+    ) -> Int32[np.ndarray, "sequence place"]:
+        """Windows of `context + 1` tokens without overlap; what is left of a document is dropped.
+
+        They do not cross from one document to the next unless `across`. `sequences` takes the
+        first ones.
+        """
+        starts = window_starts(self.starts, len(self.ids), context, across=across)
+        return self.ids[starts[:sequences, None] + np.arange(context + 1)]
 
     @property
     def tokens(self) -> int:
@@ -108,6 +171,24 @@ class Corpus:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+
+def window_starts(
+    documents: Int64[np.ndarray, "document"], tokens: int, context: int, *, across: bool = False
+) -> Int64[np.ndarray, "sequence"]:
+    """Where the windows of `context + 1` tokens begin, document by document."""
+    length = whole("context", context) + 1
+    begins = documents[:1] if across else documents
+    sizes = np.diff(np.append(begins, tokens))
+    counts = sizes // length
+    if not counts.sum():
+        raise InputError(
+            "context",
+            f"{context}; the longest document has {int(sizes.max())} tokens, "
+            f"and a window takes {length} (its last token is a label)",
+        )
+    number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.repeat(begins, counts) + number * length
 
 
 def visible(token: str) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,17 +14,20 @@ from jaxtyping import Int32
 
 from attnflow._errors import InputError, nearest
 
-KINDS = ("bpe", "spaced-bpe", "word")
-"""Tokenizers trained on the text: byte-level BPE whose tokens carry the space before a word; the
-same with every space and sign a token of its own; whole words between spaces."""
+KINDS = ("bpe", "char", "spaced-bpe", "word")
+"""Tokenizers trained on the text: byte-level BPE whose tokens carry the space before a word; single
+characters; BPE with every space and sign a token of its own; whole words between white space."""
 
 MARKS = ("<|endoftext|>", "<unk>")
-"""Markers that corpora contain: each is one token and never split."""
+"""Markers that corpora contain: `spaced-bpe` never splits them."""
 
 END_OF_LINE, UNKNOWN = "<eos>", "<unk>"
+USUAL = 1000
+"""Tokens of a vocabulary whose size nobody gave."""
 PIECE = 1 << 16
-"""Characters handed to the library at a time, up to the next line end."""
+"""Characters that a tokenizer of ours is handed at a time."""
 
+Documents = Sequence[str]
 Ids = Int32[np.ndarray, "position"]
 
 
@@ -38,8 +42,10 @@ class Tokenizer:
     """The id of words outside the vocabulary; None where there are none."""
 
 
-def tokenizer_of(kind: str, text: str, vocabulary: int) -> Tokenizer:
-    """Train a tokenizer of `vocabulary` tokens on a text, or read the file `kind` names.
+def tokenizer_of(kind: str, text: str | Documents, vocabulary: int | None) -> Tokenizer:
+    """Train a tokenizer of `vocabulary` tokens on documents, or read the file `kind` names.
+
+    None takes every character (`char`), or as many tokens as the text supports, up to 1,000.
 
     >>> tokenizer_of("word", "the cat and the dog and the sun", 3).vocabulary
     ('the', 'and', '<unk>')
@@ -47,9 +53,14 @@ def tokenizer_of(kind: str, text: str, vocabulary: int) -> Tokenizer:
     check_kind(kind)
     if kind not in KINDS:
         return _from_file(Path(kind))
-    if vocabulary < 2:
+    if vocabulary is not None and vocabulary < 2:
         raise InputError("vocabulary", f"{vocabulary}; at least 2 tokens")
-    return _words(text, vocabulary) if kind == "word" else _train(kind, text, vocabulary)
+    documents = [text] if isinstance(text, str) else text
+    if kind == "word":
+        return _words(documents, vocabulary)
+    if kind == "char":
+        return _characters(documents, vocabulary)
+    return _train(kind, documents, vocabulary)
 
 
 def check_kind(kind: str) -> None:
@@ -61,39 +72,73 @@ def check_kind(kind: str) -> None:
         raise InputError("tokenizer", f"{kind!r}; a tokenizer.json file, or {nearest(kind, KINDS)}")
 
 
-def _words(text: str, size: int) -> Tokenizer:
-    """The most frequent words between spaces; the rest is one token, a line end another."""
-    counts = Counter(_spoken(text))
-    rest = counts.pop(UNKNOWN, 0)
-    ranked = sorted(counts, key=lambda word: (-counts[word], word))
-    has_rest = rest > 0 or len(ranked) > size
-    if len(ranked) + has_rest < size:
+def _words(documents: Documents, size: int | None) -> Tokenizer:
+    """The most frequent words, then `<unk>` for all others, which counts as one of them."""
+    counts: Counter[str] = Counter()
+    for document in documents:
+        counts.update(_spoken(document))
+    counts.pop(UNKNOWN, 0)
+    most = len(counts) + 1
+    size = min(USUAL, most) if size is None else size
+    if most < size:
         raise InputError(
-            "vocabulary", f"{size}; the text has only {len(ranked) + has_rest} different words"
+            "vocabulary", f"{size}; the text has only {most - 1} different words (and {UNKNOWN})"
         )
-    names = (*ranked[: size - 1], UNKNOWN) if has_rest else tuple(ranked)
-    unknown = size - 1 if has_rest else None
+    names = (*_ranked(counts)[: size - 1], UNKNOWN)
+    return _counted("word", names, _spoken, size - 1)
+
+
+def _characters(documents: Documents, size: int | None) -> Tokenizer:
+    """Every character; where there are too many, the rarest are `<unk>`."""
+    counts: Counter[str] = Counter()
+    for document in documents:
+        counts.update(document)
+    size = len(counts) if size is None else size
+    if len(counts) < size:
+        raise InputError(
+            "vocabulary", f"{size}; the text has only {len(counts)} different characters"
+        )
+    ranked = _ranked(counts)
+    if len(counts) == size:
+        return _counted("char", tuple(ranked), iter, None)
+    return _counted("char", (*ranked[: size - 1], UNKNOWN), iter, size - 1)
+
+
+def _ranked(counts: Counter[str]) -> list[str]:
+    """The most frequent first; where two are equal, by code point."""
+    return sorted(counts, key=lambda word: (-counts[word], word))
+
+
+def _counted(
+    kind: str, names: tuple[str, ...], split: Callable[[str], Iterator[str]], unknown: int | None
+) -> Tokenizer:
     number = {word: i for i, word in enumerate(names)}
 
     def encode(given: str) -> Ids:
-        found = (number.get(word, unknown) for word in _spoken(given))
-        return np.array([i for i in found if i is not None], dtype=np.int32)
+        found = (number.get(word, unknown) for word in split(given))
+        return np.fromiter((i for i in found if i is not None), dtype=np.int32)
 
-    return Tokenizer("word", names, encode, unknown)
+    return Tokenizer(kind, names, encode, unknown)
 
 
 def _spoken(text: str) -> Iterator[str]:
-    """Words and line ends; a text of one line has none."""
-    for line in text.splitlines(keepends=True):
+    """What stands between white space, and a token for each line end."""
+    *lines, last = text.split("\n")
+    for line in lines:
         yield from line.split()
-        if line.endswith("\n"):
-            yield END_OF_LINE
+        yield END_OF_LINE
+    yield from last.split()
 
 
-def _train(kind: str, text: str, size: int) -> Tokenizer:
+def _train(kind: str, documents: Documents, size: int | None) -> Tokenizer:
+    """Byte-level BPE as the library trains it by default, on whole documents.
+
+    Cut anywhere else, runs of white space at the cuts become other words, and merges change.
+    """
     library = _library()
     pre, models = library.pre_tokenizers, library.models
     model = library.Tokenizer(models.BPE())
+    marks = []
     if kind == "bpe":
         model.pre_tokenizer = pre.ByteLevel(add_prefix_space=False)
     else:
@@ -101,17 +146,17 @@ def _train(kind: str, text: str, size: int) -> Tokenizer:
         model.pre_tokenizer = pre.Sequence(
             [alone, pre.ByteLevel(add_prefix_space=False, use_regex=False)]
         )
-    marks = [mark for mark in MARKS if mark in text]
+        marks = [mark for mark in MARKS if any(mark in text for text in documents)]
     trainer = library.trainers.BpeTrainer(
-        vocab_size=size, special_tokens=marks, show_progress=False
+        vocab_size=size or USUAL, special_tokens=marks, show_progress=False
     )
-    model.train_from_iterator(_pieces(text), trainer)
+    model.train_from_iterator(documents, trainer)
     got = model.get_vocab_size()
-    if got > size:
+    if size is not None and got > size:
         raise InputError("vocabulary", f"{size}; the text has {got} different bytes and marks")
-    if got < size:
+    if size is not None and got < size:
         raise InputError("vocabulary", f"{size}; the text is used up by {got} byte-pair tokens")
-    return _wrapped(kind, model)
+    return _wrapped(kind, model, _pieces)
 
 
 def _from_file(path: Path) -> Tokenizer:
@@ -121,16 +166,21 @@ def _from_file(path: Path) -> Tokenizer:
         raise
     except Exception:  # the library raises its bare base class
         raise InputError("tokenizer", f"{path} is not a tokenizer.json") from None
-    return _wrapped(path.name, model)
+    return _wrapped(path.name, model, lambda text: [text])
 
 
-def _wrapped(kind: str, model: Any) -> Tokenizer:
-    spelled = [model.id_to_token(i) for i in range(model.get_vocab_size())]
+def _wrapped(kind: str, model: Any, pieces: Callable[[str], Iterable[str]]) -> Tokenizer:
+    size = _size(kind, model)
+    spelled = [model.id_to_token(i) or f"<{i}>" for i in range(size)]
     unknown = getattr(model.model, "unk_token", None)
 
     def encode(given: str) -> Ids:
-        found = model.encode_batch(list(_pieces(given)), add_special_tokens=False)
-        return np.concatenate([np.array(piece.ids, dtype=np.int32) for piece in found])
+        # One by one: what the library returns takes a hundred bytes a token.
+        found = [
+            np.array(model.encode(piece, add_special_tokens=False).ids, dtype=np.int32)
+            for piece in pieces(given)
+        ]
+        return np.concatenate(found) if found else np.zeros(0, np.int32)
 
     return Tokenizer(
         kind, _readable(spelled), encode, None if unknown is None else model.token_to_id(unknown)
@@ -149,15 +199,33 @@ def _readable(spelled: list[str]) -> tuple[str, ...]:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """The text cut after line ends (or after spaces, where lines are long)."""
+    """The text cut where its tokens are the same as without a cut.
+
+    That is before a single space inside a line: both tokenizers of ours begin a new word there,
+    whatever comes before. A text without such places is one piece.
+    """
     at = 0
     while at < len(text):
-        end = at + PIECE
-        if end < len(text):
-            cut = max(text.rfind("\n", at, end), 0) or text.rfind(" ", at, end)
-            end = cut + (text[cut] == "\n") if cut > at else end
+        cut = _CUT.search(text, at + PIECE)
+        end = cut.start() if cut else len(text)
         yield text[at:end]
         at = end
+
+
+_CUT = re.compile(r"(?<=\w) (?=\w)")
+
+
+def _size(kind: str, model: Any) -> int:
+    """Tokens of a vocabulary; ids beyond the number of its tokens are refused."""
+    ids = model.get_vocab().values()
+    size = model.get_vocab_size()
+    if size < 2:
+        raise InputError("tokenizer", f"{kind} has {size} tokens; at least 2")
+    if max(ids) >= size:
+        raise InputError(
+            "tokenizer", f"{kind} has {size} tokens and yields the id {max(ids)}; 0 to {size - 1}"
+        )
+    return size
 
 
 def _library() -> Any:

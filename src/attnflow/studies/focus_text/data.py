@@ -77,6 +77,13 @@ def prepare(config: Config) -> Data:
     corpus = _corpus(
         config.text, os.stat(config.text).st_mtime_ns, config.tokenizer, config.vocabulary
     )
+    used = int(np.count_nonzero(corpus.counts))
+    if used < min(corpus.tokens / 2, len(corpus)):
+        raise InputError(
+            "tokenizer",
+            f"{config.tokenizer} has {corpus.tokens} tokens and {corpus.name} uses {used} of them; "
+            "at least half must occur",
+        )
     train, rest = corpus.split(HELD_OUT)
     needed = max(config.context + 1, config.test_sample)
     if len(rest) < needed:
