@@ -317,7 +317,6 @@ def window_flow(data: Windows) -> Flow:
     return Flow(
         data.loss,
         velocity=data.velocity,
-        host=True,
         conserved={
             "row sums of W_O": lambda theta: theta["W_O"].sum(axis=1),
             "sums of P": lambda theta: theta["P"].sum(axis=1),

@@ -241,14 +241,3 @@ def _table(now: Any, up: Any, series: Series) -> Matrix | None:
     parts = [now(up(f)) * m for terms in series.values() for f, m in terms]
     return np.sum(parts, axis=0) if parts else None
 
-
-def breakdown_time(found: Statistics, layers: int, cosine: float = 0.999) -> float:
-    """When W_O leaves its leading term, before any training.
-
-    `t_c = sqrt(6 tan(arccos c) / (L r))`, r the length of `B Phi Phi^T` across B, relative to B.
-    """
-    from attnflow.observe.directions import across
-
-    B = found.bigram
-    r = across(B @ found.context @ found.context.T, B) / np.linalg.norm(B)
-    return float(np.sqrt(6 * np.tan(np.arccos(cosine)) / (layers * r)))
