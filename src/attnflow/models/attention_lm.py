@@ -39,9 +39,7 @@ other layer. `table`: of a model of one layer, `F = W_O[x] + A (V W_O)[x]`, whic
 of the stream with matrices (tokens V^2) by one of two matrices (V^3)."""
 
 
-def start(
-    vocabulary: int, context: int, layers: int, scale: float = 0.0, seed: int = 0
-) -> Weights:
+def start(vocabulary: int, context: int, layers: int, scale: float = 0.0, seed: int = 0) -> Weights:
     """Weights of zero, or independent Gaussians of standard deviation `scale`."""
     size, lags = whole("vocabulary", vocabulary, 2), whole("context", context)
     count = whole("layers", layers)
@@ -276,8 +274,10 @@ class Windows:
     def _tabled(self, theta: Params) -> bool:
         if self.route != "auto":
             return self.route == "table"
-        return len(theta["V"]) == 1 and self.vocabulary < self.x.size and self.context < 4 * (
-            self.vocabulary
+        return (
+            len(theta["V"]) == 1
+            and self.vocabulary < self.x.size
+            and self.context < 4 * (self.vocabulary)
         )
 
     def _cast(self, theta: Params) -> Params:

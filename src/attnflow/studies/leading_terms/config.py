@@ -14,9 +14,11 @@ class Config:
     """Leading terms: the first weights of an attention language model, from corpus statistics."""
 
     text: str = key(
-        "", "the text: .txt, .txt.gz, .jsonl, .parquet or .npy (ids); empty: built-in stories",
-        head=True, file=True,
-    )  # fmt: skip
+        "",
+        "the text: .txt, .txt.gz, .jsonl, .parquet or .npy (ids); empty: built-in stories",
+        head=True,
+        file=True,
+    )
     tokenizer: str = key("word", "word, bpe, char, spaced-bpe, or a tokenizer.json file", file=True)
     vocabulary: int = key(300, "tokens of a trained tokenizer; a file brings its own", head=True)
     context: int = key(32, "positions of a window T; it has T + 1 tokens", head=True)
@@ -26,9 +28,13 @@ class Config:
     )
     layers: int = key(3, "layers L", head=True)
     mode: Literal["gd", "sgd", "adam", "flow"] = key(
-        "gd", "full-batch descent, minibatch descent, Adam (full batch), or gradient flow", head=True
+        "gd",
+        "full-batch descent, minibatch descent, Adam (full batch), or gradient flow",
+        head=True,
     )
-    rate: float = key(2.0, "learning rate eta; a flow has none but ends at rate times steps", head=True)
+    rate: float = key(
+        2.0, "learning rate eta; a flow has none but ends at rate times steps", head=True
+    )
     steps: int = key(24, "steps s; time is t = s eta", head=True)
     batch: int = key(16, "windows of a minibatch (mode sgd), drawn without repeats in a step")
     init_scale: float = key(0.0, "standard deviation of every initial entry; 0: the zero start")
@@ -47,15 +53,22 @@ class Config:
 
         check_kind(self.tokenizer)
         for name, least in {
-            "vocabulary": 2, "context": 1, "sequences": 0, "layers": 1, "steps": 1, "batch": 1,
+            "vocabulary": 2,
+            "context": 1,
+            "sequences": 0,
+            "layers": 1,
+            "steps": 1,
+            "batch": 1,
             "seed": 0,
-        }.items():  # fmt: skip
+        }.items():
             whole(name, getattr(self, name), least=least)
         for name in ("rate", "eps", "rtol"):
             positive(name, getattr(self, name))
         for name in ("init_scale", "decay"):
             if not 0 <= getattr(self, name) < float("inf"):
-                raise InputError(name, f"{shown(getattr(self, name))}; a finite number of at least 0")
+                raise InputError(
+                    name, f"{shown(getattr(self, name))}; a finite number of at least 0"
+                )
         for name in ("b1", "b2"):
             if not 0 <= getattr(self, name) < 1:
                 raise InputError(name, f"{shown(getattr(self, name))}; at least 0 and below 1")
@@ -68,7 +81,11 @@ class Config:
         fits("layers", self.layers, square * (2 * self.layers + 1) * 6)
         tokens = 8.0 * max(self.sequences, 1) * self.context
         longest = "sequences" if self.sequences >= self.context else "context"
-        fits(longest, getattr(self, longest), tokens * (self.vocabulary + self.context) * 4 * self.layers)
+        fits(
+            longest,
+            getattr(self, longest),
+            tokens * (self.vocabulary + self.context) * 4 * self.layers,
+        )
 
     def _check_mode(self) -> None:
         mode = f"mode {self.mode}"

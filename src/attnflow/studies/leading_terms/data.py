@@ -68,4 +68,6 @@ def _corpus(text: str, tokenizer: str, vocabulary: int) -> Corpus:
     if text:
         return Corpus.read(text, tokenizer, vocabulary)
     made = Corpus.of(stories(), tokenizer, vocabulary)
-    return Corpus(made.ids, made.vocabulary, "built-in stories", made.tokenizer, made.sha256, made.unknown)
+    return Corpus(
+        made.ids, made.vocabulary, "built-in stories", made.tokenizer, made.sha256, made.unknown
+    )

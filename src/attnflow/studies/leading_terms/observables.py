@@ -52,11 +52,7 @@ def views(data: Data) -> dict[str, tuple[View, ...]]:
         size = norm(nulls[name])
         null = nulls[name] / size if size else nulls[name]
         scale = frequency if name != "P" else 1.0
-        looks = (
-            lambda m: m,
-            lambda m: m - namespace(m).vdot(null, m) * null,
-            lambda m: m / scale,
-        )
+        looks = (lambda m: m, lambda m: m - namespace(m).vdot(null, m) * null, lambda m: m / scale)
         found = []
         for look in looks:
             direction = np.asarray(look(terms[name]))
@@ -95,9 +91,7 @@ def _lengths(
         xp = namespace(moved)
         if name == "W_O":
             return xp.stack([split(view, moved)[index] for view in seen])
-        return xp.stack(
-            [xp.stack([split(view, layer)[index] for view in seen]) for layer in moved]
-        )
+        return xp.stack([xp.stack([split(view, layer)[index] for view in seen]) for layer in moved])
 
     return measure
 

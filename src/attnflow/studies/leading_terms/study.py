@@ -12,7 +12,7 @@ import numpy as np
 import xarray as xr
 
 from attnflow.claims import Paper
-from attnflow.corpus import Statistics, breakdown_time, cosine, statistics
+from attnflow.corpus import Statistics, breakdown_time, cosine
 from attnflow.draw import Figures
 from attnflow.flows.discrete import Adam
 from attnflow.flows.flow import Flow
@@ -93,7 +93,7 @@ class LeadingTerms(Study):
 
     @property
     def solver(self) -> Solver:
-        """The absolute tolerance follows the smallest that grows: W, whose first step is 2 eta^4 Q."""
+        """The absolute tolerance follows the smallest that grows: W, whose term is t^4/8 Q."""
         last = leading_coefficients(self.config.steps, self.config.rate)["W"]
         size = last * float(np.abs(self.data.theory.attention).max())
         return Solver(atol=max(self.config.rtol * min(1.0, size), 1e-300))
@@ -245,7 +245,10 @@ class LeadingTerms(Study):
             "gain": ends("raw", "gain"),
             "error": ends("raw", "error"),
             "exponent": {
-                n: [observables.norm_exponent(time[time > 0][4:], size[time > 0][4:]) for size in f.norm.T]
+                n: [
+                    observables.norm_exponent(time[time > 0][4:], size[time > 0][4:])
+                    for size in f.norm.T
+                ]
                 for n, f in last["raw"].items()
             },
             "causal": observables.causal(

@@ -178,7 +178,9 @@ class Terms:
             a, b = self.coefficients["W_O"], self.coefficients["V"]
             size = now(up(a * b * b))
             below, above = self._other_layers
-            query_key = query_key + size * ((layer - 1) * below[0] + (self.layers - layer) * above[0])
+            query_key = query_key + size * (
+                (layer - 1) * below[0] + (self.layers - layer) * above[0]
+            )
             lag = lag + size * ((layer - 1) * below[1] + (self.layers - layer) * above[1])
         return np.asarray(query_key), np.asarray(lag)
 
@@ -214,10 +216,7 @@ class Terms:
             lags_below += np.bincount(lag, read.ravel(), s.length)
             lags_above += np.bincount(lag, later.ravel(), s.length)
         n = s.positions
-        return (
-            ((K.T @ left + right @ K + below) / n, lags_below / n),
-            (above / n, lags_above / n),
-        )
+        return (((K.T @ left + right @ K + below) / n, lags_below / n), (above / n, lags_above / n))
 
 
 def _centred(A0: np.ndarray, M: np.ndarray) -> np.ndarray:
@@ -240,4 +239,3 @@ def _joined(output: Series, values: Series, order: int) -> Series:
 def _table(now: Any, up: Any, series: Series) -> Matrix | None:
     parts = [now(up(f)) * m for terms in series.values() for f, m in terms]
     return np.sum(parts, axis=0) if parts else None
-

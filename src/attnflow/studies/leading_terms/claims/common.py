@@ -67,7 +67,7 @@ def middle(study: Any) -> Ground:
 @paper.once
 def large(study: Any) -> Ground:
     """V = 500 and T = 60, as the theorem asks."""
-    return chain(500, 60, 6, seed=3)
+    return chain(500, 60, 4, seed=3)
 
 
 @paper.once

@@ -51,12 +51,12 @@ def mean_square(study) -> Measurement:
         W_O=statistical(
             predicted=V0**2 * SIZE ** (-2 * XI),
             samples=squares["W_O"] ** 2,
-            control=Control("xi = 1/2", V0**2 * SIZE ** (-1.0)),
+            control=Control("xi = 1/2", measured=norms(study, 0.5)["W_O"] ** 2),
         ),
         P=statistical(
             predicted=V0**2 * LAGS * SIZE ** (-2 - 2 * XI),
             samples=squares["P"] ** 2,
-            control=Control("V^2 entries", V0**2 * SIZE ** (-2 * XI)),
+            control=Control("xi = 1/2", measured=norms(study, 0.5)["P"] ** 2),
         ),
     )
 

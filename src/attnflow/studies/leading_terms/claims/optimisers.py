@@ -52,12 +52,7 @@ def by_hand(study: Any, rule: Adam) -> dict[str, np.ndarray]:
     V = first(made["context"].T @ W_O.T, 2)
     table = (2 * W_O).T @ V.T
     term = literal.attention(ground.windows, ground.size, table)
-    return {
-        "W_O": W_O,
-        "V": V,
-        "W": first(term["attention"], 3),
-        "P": first(term["position"], 3),
-    }
+    return {"W_O": W_O, "V": V, "W": first(term["attention"], 3), "P": first(term["position"], 3)}
 
 
 def masked(term: np.ndarray, weight: np.ndarray) -> float:
@@ -97,7 +92,7 @@ def _first(name: str, step: int, eps: float, bar: float) -> Claim:
     )(measure)
 
 
-first_output = _first("W_O", 1, SIGNS, 1e-12)
+first_output = _first("W_O", 1, SIGNS, 1e-9)
 first_value = _first("V", 2, SIGNS, 1e-6)
 first_attention = _first("W", 3, SIGNS, 1e-3)
 first_position = _first("P", 3, SIGNS, 1e-3)
@@ -151,7 +146,7 @@ def closed_form(study) -> Measurement:
     r"""$W_O = s\eta\,\bar B/(|\bar B|+\epsilon)$ after s steps; with decay $\lambda$ the factor is
     $(1-(1-\eta\lambda)^s)/\lambda$."""
     found = counted(study, "small")
-    rules = (adam(1e-8), adam(1e-8, decay=2e3))
+    rules = (adam(1e-8), adam(1e-8, decay=2e4))
 
     def seen(rule: Adam, steps: int) -> np.ndarray:
         S = defined(study, "small")["bigram"]
@@ -187,8 +182,8 @@ def adamw(study) -> Measurement:
         found = []
         for name in BLOCKS:
             inside = np.abs(terms[name]) > 1e-9 * np.abs(terms[name]).max()
-            for w in layers_of(name, weights[name]):
-                found.append(literal.size(w[inside]) / literal.size(terms[name][inside]))
+            size = literal.size(terms[name][inside])
+            found += [literal.size(w[inside]) / size for w in layers_of(name, weights[name])]
         return found
 
     return equal(

@@ -73,8 +73,8 @@ def _order(name: str, which: int) -> Claim:
         )
 
     measure.__doc__ = (
-        f"The coefficient of t^{order} of {name}, every layer of L = 1, 2, 3: the closed form equals"
-        " that of the series of the flow, which knows only the loss."
+        f"The coefficient of t^{order} of {name}, each layer of L = 1, 2, 3: the closed form"
+        " equals that of the series of the flow, which knows only the loss."
     )
     return paper.claim(f"ours: t^{order} of {name}", setting="V = 5, T = 4, N = 3")(measure)
 

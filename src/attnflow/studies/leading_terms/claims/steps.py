@@ -129,8 +129,8 @@ def third_attention(study) -> Measurement:
         for L in DEPTHS:
             weights = by_autodiff(study, "small", L, 3, ETA)
             for name, term in (("W", terms["attention"]), ("P", terms["position"])):
-                for w in weights[name]:
-                    found.append(literal.size(w - factor * term) / literal.size(factor * term))
+                size = literal.size(factor * term)
+                found += [literal.size(w - factor * term) / size for w in weights[name]]
         return found
 
     return at_most(
@@ -197,6 +197,7 @@ def exponents(study) -> Measurement:
 
     time = [0.005 * s for s in steps]
     powers = {"W_O": 1, "V": 2, "W": 4, "P": 4}
+    others = {"W_O": 2, "V": 3, "W": 5, "P": 3}
     return every(
         **{
             name: order(
@@ -205,7 +206,7 @@ def exponents(study) -> Measurement:
                 y=sizes(name),
                 power=p,
                 tol=0.06,
-                control=Control("one more", p + 1),
+                control=Control("another power", others[name]),
             )
             for name, p in powers.items()
         }
