@@ -105,14 +105,15 @@ def trained(
     data = lm.Windows(ground.windows, ground.size)
     theta = lm.start(ground.size, ground.context, layers, scale, seed=7)
     if adam is not None:
-        return _by_adam(data, theta, adam, steps)
+        return by_rule(data, theta, adam, steps)
     for _ in range(steps):
         found = data.gradient(theta)[1]
         theta = {block: m - rate * found[block] for block, m in theta.items()}
     return theta
 
 
-def _by_adam(data: lm.Windows, theta: Weights, adam: Adam, steps: int) -> Weights:
+def by_rule(data: lm.Windows, theta: Weights, adam: Adam, steps: int) -> Weights:
+    """The weights after so many steps of optax's Adam."""
     import optax
 
     with jax.enable_x64(True):
@@ -169,6 +170,20 @@ def on_text(study: Any, **keys: Any) -> Any:
         "theory": "same",
     }
     return study.at(**{**plain, **keys})
+
+
+@paper.once
+def descended(study: Any, steps: int, rate: float = 2.0, batch: int = 0) -> Weights:
+    """Weights after descent on the text of `on_text`, written out; with `batch` on the minibatches
+    that a run of mode sgd draws."""
+    ready = on_text(study, rate=rate, steps=steps, **({"mode": "sgd"} if batch else {}))
+    data, size = ready.data, ready.data.corpus.tokens
+    theta, whole = ready.start, lm.Windows(data.windows, size)
+    for k in range(steps):
+        seen = lm.Windows(data.windows[ready.drawn[k]], size) if batch else whole
+        slope = seen.gradient(theta)[1]
+        theta = {block: m - rate * slope[block] for block, m in theta.items()}
+    return theta
 
 
 def layers_of(name: str, weight: np.ndarray) -> list[np.ndarray]:

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from attnflow.claims import Control, Measurement, at_least, every, not_checkable, observed
-from attnflow.corpus import Corpus, Statistics, cosine, shuffled, statistics, stories
+from attnflow.corpus import Corpus, Statistics, cosine, statistics, stories
 from attnflow.models.attention_lm import BLOCKS
-from attnflow.studies.leading_terms.claims.common import on_text
+from attnflow.studies.leading_terms.claims.common import descended, layers_of, on_text
 from attnflow.studies.leading_terms.paper import paper
-from attnflow.studies.leading_terms.terms import directions
+from attnflow.studies.leading_terms.terms import Terms, directions
 
 GUESSED = (
     "corpus, vocabulary, sequence length, number of sequences and rate are ours: 65,536 sequences "
@@ -67,24 +67,16 @@ def sampled(study: Any, share: float) -> list[float]:
     return _floor(statistics(windows, 300), statistics(few, 300))
 
 
-@paper.claim("Table 2 (order)", part="experiment", setting="built-in stories, V = 300, T = 32")
-def table_2_order(study) -> Measurement:
-    """Attention 0.999914 above value 0.998800 above output 0.997891: a theory from a third of the
-    sequences against that of all of them comes in this order, so that the sampling of the theory
-    explains the table (ours; 2048 of 65,536 sequences there)."""
-    floor = sampled(study, 1 / 3)
-    corpus = Corpus.of(stories(), "word", 300)
-    windows = corpus.windows(32)
-    again = _floor(statistics(windows, 300), statistics(shuffled(windows), 300))
-    return every(
-        order=at_least(
-            bound=0.0,
-            measured=[floor[0] - floor[2], floor[1] - floor[2]],
-            control=Control(
-                "one sequence in sixteen, output first", [again[2] - again[0], again[2] - again[1]]
-            ),
-        ),
-        size=at_least(bound=0.97, measured=floor, control=Control("shuffled", again)),
+@paper.claim("Table 2 (size)", part="experiment", setting="built-in stories, V = 300, T = 32")
+def table_2_size(study) -> Measurement:
+    """What is missing to 1 in the table, 1e-4 to 2e-3, is the sampling of its theory (one batch of
+    2048 sequences): a theory from a third of a corpus misses that of all of it by more than ten
+    times what truncation costs up to t = 2.5 (our reading)."""
+    gaps = 1 - np.array(sampled(study, 1 / 3))
+    truncation = max(1 - c for c in early(study).values())
+    same = 1 - np.array(sampled(study, 1.0))
+    return at_least(
+        bound=10 * truncation, measured=gaps, control=Control("all of the corpus", same)
     )
 
 
@@ -111,7 +103,8 @@ def setting(study) -> Measurement:
     tokens = data.windows[:, 1:].size
     return not_checkable(
         f"our run has {tokens:,} tokens, {PAPER_TOKENS / tokens:,.0f} times fewer, and a "
-        f"vocabulary of {data.corpus.tokens} in place of 10,000 or all words; its time t = s eta is longer"
+        f"vocabulary of {data.corpus.tokens} in place of 10,000 or all words; its time t = s eta "
+        "is longer"
     )
 
 
@@ -120,15 +113,15 @@ def effects(study: Any, kind: str) -> dict[str, list[float]]:
     """The rise of the loss by an intervention at the end of a run to half the breakdown time."""
     from attnflow.studies.leading_terms.observables import causal
 
-    ready = _half(study)
-    found = causal(ready.windows.loss, ready.start, ready.trained, ready.terms.leading())
+    ready, steps = on_text(study), half(study)
+    terms = Terms.after(ready.data.windows, ready.data.theory, ready.config.layers, steps, 2.0)
+    found = causal(ready.windows.loss, ready.start, descended(study, steps), terms.leading())
     return {name: found[name][kind] for name in BLOCKS}
 
 
-def _half(study: Any) -> Any:
-    ready = on_text(study)
-    steps = max(4, round(ready.breakdown / 2 / ready.config.rate))
-    return on_text(study, steps=steps)
+def half(study: Any) -> int:
+    """Steps of rate 2 to half the foreseen time of breakdown."""
+    return int(np.clip(round(on_text(study).breakdown / 4), 4, 24))
 
 
 @paper.claim("Table 3 (order)", part="experiment")
@@ -196,10 +189,13 @@ def plateau(study) -> Measurement:
     of breakdown, to a tenth."""
     from attnflow.claims import equal
 
-    ready = _half(study)
-    drop = np.log(ready.data.corpus.tokens) - ready.solution.trajectory["loss"].values[-1]
-    size = float((ready.data.theory.bigram**2).sum()) * ready.config.until
-    without = float((ready.data.shuffled.bigram**2).sum()) * ready.config.until
+    ready, steps = on_text(study), half(study)
+    rows = ready.solution.trajectory
+    at = int(np.flatnonzero(rows["time"].values <= 2.0 * steps)[-1])
+    drop = rows["loss"].values[0] - rows["loss"].values[at]
+    time = float(rows["time"].values[at])
+    size = float((ready.data.theory.bigram**2).sum()) * time
+    without = float((ready.data.shuffled.bigram**2).sum()) * time
     return observed(
         found=equal(
             predicted=size, measured=float(drop), rtol=0.1, control=Control("shuffled", without)
@@ -211,17 +207,26 @@ def plateau(study) -> Measurement:
 # --- Figures.
 
 
+@paper.once
+def early(study: Any) -> dict[str, float]:
+    """The smallest cosine of each weight at t = 2.5, ten steps of descent on the text."""
+    ready, weights = on_text(study), descended(study, 10, 0.25)
+    terms = directions(ready.data.theory)
+    return {
+        name: min(cosine(w, terms[name]) for w in layers_of(name, weights[name])) for name in BLOCKS
+    }
+
+
 @paper.claim("Fig 4", part="experiment")
 def figure_4(study) -> Measurement:
-    """The cosines stay close to 1 from the first steps on: above 0.999 up to t = 2.5, the time of
-    100 epochs there with the printed defaults, and falling later."""
-    ready = on_text(study, rate=0.25, steps=10)
-    rows = ready.solution.trajectory
-    found = [float(np.nanmin(f.cosine[1:])) for f in ready.followed(rows).values()]
-    nulls = list(ready.data.nulls["shuffled"].values())
+    """The cosines stay close to 1: above 0.999 at t = 2.5, the time of 100 epochs there with the
+    printed defaults."""
+    nulls = list(on_text(study).data.nulls["shuffled"].values())
     return observed(
         found=at_least(
-            bound=0.999, measured=found, control=Control("theory of the shuffled text", nulls)
+            bound=0.999,
+            measured=list(early(study).values()),
+            control=Control("theory of the shuffled text", nulls),
         ),
         guessed=GUESSED,
     )
