@@ -34,7 +34,7 @@ def drawn(size: int, context: int, count: int, seed: int = 0) -> np.ndarray:
     return found
 
 
-SMALL = {"vocabulary": 60, "context": 10, "sequences": 12, "steps": 6, "layers": 2}
+SMALL = {"vocabulary": 60, "context": 10, "sequences": 12, "steps": 6, "layers": 2, "rate": 0.5}
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def test_a_clock_of_equal_steps_gives_the_binomials():
 
 def test_a_clock_refuses_rates_that_are_no_list():
     with pytest.raises(InputError, match="one per step"):
-        Steps(np.ones((2, 2)))
+        Steps([0.1, float("nan")])
 
 
 def test_the_rule_of_descent_on_leading_gradients_is_the_closed_form():
@@ -176,7 +176,7 @@ def test_summary_numbers_by_their_definitions(small_run):
         slope = jax.jit(jax.grad(lambda th: lm.loss(th, windows)))
         for _ in range(6):
             step = slope(theta)
-            theta = {n: m - 2.0 * np.asarray(step[n]) for n, m in theta.items()}
+            theta = {n: m - 0.5 * np.asarray(step[n]) for n, m in theta.items()}
         loss = float(lm.loss(theta, windows))
         gone = {**theta, "V": theta["V"] * np.array([0.0, 1.0])[:, None, None]}
         zeroed = float(lm.loss(gone, windows))
@@ -214,7 +214,7 @@ def test_theory_from_the_whole_text_is_another():
     same = studies.build(STUDY, **SMALL)
     whole = studies.build(STUDY, **SMALL, theory="whole")
     assert len(whole.data.theory_windows) > len(whole.data.windows) == 12
-    assert cosine(same.data.theory.bigram, whole.data.theory.bigram) < 0.99
+    assert cosine(same.data.theory.bigram, whole.data.theory.bigram) < 0.9999
 
 
 def test_crossing_is_interpolated_in_logarithms():
@@ -232,8 +232,8 @@ def test_crossing_is_interpolated_in_logarithms():
         ({"mode": "flow", "precision": "float32"}, "precision", "float64"),
         ({"mode": "sgd", "batch": 99, "sequences": 12}, "batch", "there are 12"),
         ({"sequences": 10**6, "vocabulary": 40, "context": 2}, "sequences", "windows of 3 tokens"),
-        ({"context": 10**6}, "context", "the longest document has"),
-        ({"vocabulary": 10**5}, "vocabulary", "different words"),
+        ({"context": 10**6}, "context", "GiB of memory"),
+        ({"vocabulary": 2000}, "vocabulary", "different words"),
         ({"layers": 0}, "layers", "at least 1"),
         ({"steps": 0}, "steps", "at least 1"),
         ({"rate": -1.0}, "rate", "positive"),

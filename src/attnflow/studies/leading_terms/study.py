@@ -104,7 +104,7 @@ class LeadingTerms(Study):
             return Adam(c.rate, b1=c.b1, b2=c.b2, eps=c.eps, decay=c.decay)
         return super().optimiser()
 
-    def batch(self, theta: Weights, key: Any) -> Any:
+    def batch(self, theta: Any, key: Any) -> Any:
         """The loss on a minibatch of mode sgd."""
         drawn = jnp.asarray(self.data.windows)[self._drawn(key)]
         dtype = self.config.precision

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 Array = Float[np.ndarray, "..."]
+Windows = Int[np.ndarray, "sequence place"]
 
 
 def one_hot(tokens: Int[np.ndarray, "..."], size: int) -> Array:
@@ -22,12 +23,12 @@ def uniform(T: int) -> Array:
     return np.array([[1 / (t + 1) if j <= t else 0.0 for j in range(T)] for t in range(T)])
 
 
-def sequences(windows: Array, size: int) -> list[tuple[Array, Array]]:
+def sequences(windows: Windows, size: int) -> list[tuple[Array, Array]]:
     """X and Y of every sequence."""
     return [(one_hot(row[:-1], size), one_hot(row[1:], size)) for row in windows]
 
 
-def statistics(windows: Array, size: int) -> dict[str, Array]:
+def statistics(windows: Windows, size: int) -> dict[str, Array]:
     """B, Sigma, Phi, K, G, Q, Delta, C0 and Phi2 as the text defines them."""
     T = windows.shape[1] - 1
     A0, n = uniform(T), len(windows) * T
@@ -47,7 +48,7 @@ def statistics(windows: Array, size: int) -> dict[str, Array]:
     }
 
 
-def attention(windows: Array, size: int, table: Array, centred: bool = True) -> dict[str, Array]:
+def attention(windows: Windows, size: int, table: Array, centred: bool = True) -> dict[str, Array]:
     """Q and Delta by the Jacobian of each row's softmax (diag(p) - p p^T)."""
     T = windows.shape[1] - 1
     A0, n = uniform(T), len(windows) * T
@@ -64,7 +65,7 @@ def attention(windows: Array, size: int, table: Array, centred: bool = True) -> 
     return {"attention": Q, "position": Delta}
 
 
-def gradients(theta: dict[str, Array], windows: Array, **without: bool) -> dict[str, Array]:
+def gradients(theta: dict[str, Array], windows: Windows, **without: bool) -> dict[str, Array]:
     """Lemma D.7, (126)-(131), sequence by sequence; `without` leaves out a part of (127)."""
     W_O, V, W, P = (theta[name] for name in ("W_O", "V", "W", "P"))
     size, L, T = len(W_O), len(V), windows.shape[1] - 1
