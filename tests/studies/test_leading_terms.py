@@ -202,7 +202,7 @@ def test_every_mode_runs(mode):
         assert min(found["cosine_schedule"]["V"]) > 0.999 > min(found["cosine"]["V"])
     if mode == "flow":
         assert min(found["cosine"]["W"]) > 0.999
-        assert found["gain"]["W"][0] == pytest.approx(1, abs=0.05)
+        assert found["gain"]["W"][0] == pytest.approx(1, abs=0.1)
 
 
 def test_increments_are_compared_under_a_random_start():

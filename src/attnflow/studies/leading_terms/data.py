@@ -22,7 +22,7 @@ class Data:
 
     corpus: Corpus
     windows: Windows
-    theory_windows: Windows
+    theory_windows: Int[np.ndarray, "counted place"]
 
     @cached_property
     def theory(self) -> Statistics:
