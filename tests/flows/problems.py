@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attnflow.flows import Flow
-from attnflow.models import OneLayerAttention, population_flow, value_mlp
+from attnflow.models import OneLayerAttention, attention_lm, population_flow, value_mlp
 from attnflow.models.one_layer import CONSERVED, population_loss, sequence_loss
 from attnflow.models.one_layer_contexts import context_flow, context_loss
 from attnflow.models.two_head import TwoHeadClassifier, weight_flow
@@ -279,6 +279,16 @@ def population_by_autodiff() -> Problem:
     chain = MarkovChain(PI_A, lam=0.8)
     flow = Flow(lambda theta: population_loss(theta, chain), conserved=CONSERVED)
     return Problem(flow, OneLayerAttention.gaussian(4, 5, 0.5, seed=1))
+
+
+@problem("gradient", "closed")
+def attention_language_model() -> Problem:
+    windows = np.random.default_rng(0).integers(0, 4, (3, 5))
+    return Problem(
+        attention_lm.window_flow(attention_lm.Windows(windows, 4)),
+        attention_lm.start(4, 4, 2, scale=0.5, seed=1),
+        closed=minus_gradient(lambda theta: attention_lm.loss(theta, windows)),
+    )
 
 
 def on_contexts(contexts: Contexts) -> Problem:

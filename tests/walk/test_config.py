@@ -189,6 +189,7 @@ def test_a_tokenizer_file_brings_its_own_vocabulary(tmp_path) -> None:
 
 
 BUILT_IN = ("cooccurrence", "focus-dilution", "focus-dilution-text", "two-mixture")
+"""Studies over time; `leading-terms` counts steps, as its exact binomials do."""
 
 
 def test_keys_of_one_meaning_have_one_name_and_modes_one_word() -> None:

@@ -57,17 +57,22 @@ class Momentum:
 
 @dataclass(frozen=True)
 class Adam:
-    """Adam as in optax; time is `step * rate` (not comparable with the flow's, only shown)."""
+    """Adam as in optax, with `decay` AdamW; time is `step * rate` (not comparable with the
+    flow's, only shown)."""
 
     rate: float = 1e-3
     b1: float = 0.9
     b2: float = 0.999
     eps: float = 1e-8
+    decay: float = 0.0
 
     def transform(self) -> Any:
         import optax
 
-        return optax.adam(self.rate, b1=self.b1, b2=self.b2, eps=self.eps)
+        moments = {"b1": self.b1, "b2": self.b2, "eps": self.eps}
+        if self.decay:
+            return optax.adamw(self.rate, **moments, weight_decay=self.decay)
+        return optax.adam(self.rate, **moments)
 
 
 Optimiser = GradientDescent | Momentum | Adam

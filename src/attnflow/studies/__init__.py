@@ -43,6 +43,7 @@ _BUILT_IN = {
     "cooccurrence": ("cooccurrence", "Cooccurrence"),
     "focus-dilution": ("focus_dilution", "FocusDilution"),
     "focus-dilution-text": ("focus_text", "FocusDilutionText"),
+    "leading-terms": ("leading_terms", "LeadingTerms"),
     "two-mixture": ("two_mixture", "TwoMixture"),
 }
 """The folder of each study, with its `config` (light) and its `study` (loads JAX)."""

@@ -1,0 +1,1 @@
+"""Leading terms: the first weights of an attention language model in closed form."""

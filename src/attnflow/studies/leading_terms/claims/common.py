@@ -1,0 +1,190 @@
+"""What the claims share: corpora of three sizes, and trainings that are made once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Int
+
+from attnflow.corpus import Statistics, statistics
+from attnflow.flows.discrete import Adam
+from attnflow.models import attention_lm as lm
+from attnflow.models.attention_lm import BLOCKS, Weights
+from attnflow.studies.leading_terms.claims import literal
+from attnflow.studies.leading_terms.paper import paper
+
+DEPTHS = (1, 2, 3)
+
+
+@dataclass(frozen=True, eq=False)
+class Ground:
+    """Windows of a synthetic corpus, with its statistics."""
+
+    windows: Int[np.ndarray, "sequence place"]
+    size: int
+
+    @property
+    def context(self) -> int:
+        return self.windows.shape[1] - 1
+
+
+def chain(size: int, context: int, count: int, seed: int) -> Ground:
+    """Zipfian tokens in which each prefers some followers: frequencies, order and contexts."""
+    rng = np.random.default_rng(seed)
+    law = 1 / np.arange(1, size + 1)
+    rows = rng.dirichlet(0.3 * law / law.sum() * size, size) + 1e-3
+    rows /= rows.sum(axis=1, keepdims=True)
+    total = np.cumsum(rows, axis=1)
+    windows = np.empty((count, context + 1), dtype=np.int64)
+    windows[:, 0] = rng.integers(0, size, count)
+    for t in range(context):
+        u = rng.random(count)[:, None]
+        windows[:, t + 1] = np.minimum((total[windows[:, t]] < u).sum(axis=1), size - 1)
+    return Ground(windows, size)
+
+
+@paper.once
+def small(study: Any) -> Ground:
+    """So small that every definition can be written out: V = 17, T = 9, N = 12."""
+    return chain(17, 9, 12, seed=5)
+
+
+@paper.once
+def tiny(study: Any) -> Ground:
+    """For exact Taylor coefficients of all weights: V = 5, T = 4, N = 3."""
+    return chain(5, 4, 3, seed=1)
+
+
+@paper.once
+def middle(study: Any) -> Ground:
+    """V = 48: trained far enough that next orders show."""
+    return chain(48, 16, 48, seed=2)
+
+
+@paper.once
+def large(study: Any) -> Ground:
+    """V = 500 and T = 60, as the theorem asks."""
+    return chain(500, 60, 4, seed=3)
+
+
+@paper.once
+def counted(study: Any, name: str) -> Statistics:
+    """The statistics of one of the corpora."""
+    ground = GROUNDS[name](study)
+    return statistics(ground.windows, ground.size)
+
+
+@paper.once
+def defined(study: Any, name: str) -> dict[str, np.ndarray]:
+    """The same by their definitions, on one-hot rows."""
+    ground = GROUNDS[name](study)
+    return literal.statistics(ground.windows, ground.size)
+
+
+GROUNDS = {"small": small, "tiny": tiny, "middle": middle, "large": large}
+
+
+@paper.once
+def trained(
+    study: Any,
+    name: str,
+    layers: int,
+    steps: int,
+    rate: float,
+    scale: float = 0.0,
+    adam: Adam | None = None,
+) -> Weights:
+    """Weights after full-batch training on one of the corpora, on the library's own gradient.
+
+    The steps are written out (those of Adam are optax's): nothing is compiled for each rule.
+    """
+    ground = GROUNDS[name](study)
+    data = lm.Windows(ground.windows, ground.size)
+    theta = lm.start(ground.size, ground.context, layers, scale, seed=7)
+    if adam is not None:
+        return by_rule(data, theta, adam, steps)
+    for _ in range(steps):
+        found = data.gradient(theta)[1]
+        theta = {block: m - rate * found[block] for block, m in theta.items()}
+    return theta
+
+
+def by_rule(data: lm.Windows, theta: Weights, adam: Adam, steps: int) -> Weights:
+    """The weights after so many steps of optax's Adam."""
+    import optax
+
+    with jax.enable_x64(True):
+        rule: Any = adam.transform()
+        state: Any = rule.init(theta)
+        for _ in range(steps):
+            update, state = rule.update(data.gradient(theta)[1], state, theta)
+            moved: Any = optax.apply_updates(theta, update)
+            theta = {block: np.asarray(m) for block, m in moved.items()}
+    return theta
+
+
+@paper.once
+def by_autodiff(
+    study: Any, name: str, layers: int, steps: int, rate: float | tuple[float, ...]
+) -> Weights:
+    """Descent from zero written out, on the gradient that JAX derives from the loss."""
+    ground = GROUNDS[name](study)
+    theta = lm.start(ground.size, ground.context, layers)
+    rates = rate if isinstance(rate, tuple) else (rate,) * steps
+    with jax.enable_x64(True):
+        slope = jax.jit(jax.grad(lambda th: lm.loss(th, ground.windows)))
+        for each in rates:
+            found = slope(theta)
+            theta = {block: m - each * np.asarray(found[block]) for block, m in theta.items()}
+    return theta
+
+
+@paper.once
+def autodiff(study: Any, name: str, layers: int, scale: float = 0.4) -> tuple[Weights, Weights]:
+    """Weights of order one, and the gradient there as JAX derives it."""
+    ground = GROUNDS[name](study)
+    theta = lm.start(ground.size, ground.context, layers, scale, seed=1)
+    with jax.enable_x64(True):
+        found = jax.grad(lambda th: lm.loss(th, ground.windows))(theta)
+    return theta, {block: np.asarray(found[block]) for block in BLOCKS}
+
+
+def on_text(study: Any, **keys: Any) -> Any:
+    """The study on its own text: descent from zero with three layers, twice the foreseen time."""
+    plain: dict[str, Any] = {
+        "mode": "gd",
+        "layers": 3,
+        "rate": 2.0,
+        "steps": 24,
+        "init_scale": 0.0,
+        "batch": 16,
+        "b1": 0.9,
+        "b2": 0.999,
+        "eps": 1e-8,
+        "decay": 0.0,
+        "rtol": 1e-8,
+        "precision": "float64",
+        "theory": "same",
+    }
+    return study.at(**{**plain, **keys})
+
+
+@paper.once
+def descended(study: Any, steps: int, rate: float = 2.0, batch: int = 0) -> Weights:
+    """Weights after descent on the text of `on_text`, written out; with `batch` on the minibatches
+    that a run of mode sgd draws."""
+    ready = on_text(study, rate=rate, steps=steps, **({"mode": "sgd"} if batch else {}))
+    data, size = ready.data, ready.data.corpus.tokens
+    theta, whole = ready.start, lm.Windows(data.windows, size)
+    for k in range(steps):
+        seen = lm.Windows(data.windows[ready.drawn[k]], size) if batch else whole
+        slope = seen.gradient(theta)[1]
+        theta = {block: m - rate * slope[block] for block, m in theta.items()}
+    return theta
+
+
+def layers_of(name: str, weight: np.ndarray) -> list[np.ndarray]:
+    return [weight] if name == "W_O" else list(weight)
