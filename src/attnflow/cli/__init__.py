@@ -17,7 +17,7 @@ import tyro
 
 from attnflow import __version__, studies
 from attnflow._errors import InputError, nearest
-from attnflow.cli import of_studies
+from attnflow.cli import of_app, of_studies
 
 Command = Callable[..., int]
 
@@ -29,6 +29,7 @@ COMMANDS: dict[str, Command | tuple[str, dict[str, Command]]] = {
     "report": of_studies.report,
     "runs": of_studies.runs,
     "show": of_studies.show,
+    "explore": of_app.explore,
 }
 """The commands; a group of commands (`attnflow GROUP COMMAND`) is its title and a table."""
 
