@@ -143,7 +143,7 @@ class Guard:
         await self.app(scope, receive, _with_headers(send))
 
     def refusal(self, request: _Request) -> tuple[int, str] | None:
-        """The status and the sentence with which a request is turned down; None where it is good."""
+        """Status and sentence with which a request is turned down; None where it is good."""
         host = request.one("host")
         if host is None or host.lower() not in self.access.hosts:
             return 403, "This server answers to its own address only."
@@ -158,8 +158,13 @@ class Guard:
             return 403, "Another page may not ask."
         if request.path == "/launch":
             return None
-        if not hmac.compare_digest(request.cookie(self.access.cookie), self.access.session.encode()):
-            return 401, "Open the link that `attnflow explore` printed: it has the key to this page."
+        if not hmac.compare_digest(
+            request.cookie(self.access.cookie), self.access.session.encode()
+        ):
+            return (
+                401,
+                "Open the link that `attnflow explore` printed: it has the key to this page.",
+            )
         return self._refused_change(request, origin) if request.method == "POST" else None
 
     def _refused_change(self, request: _Request, origin: str | None) -> tuple[int, str] | None:

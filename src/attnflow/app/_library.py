@@ -13,8 +13,7 @@ from typing import Any
 
 from attnflow import studies
 from attnflow._errors import InputError
-from attnflow.runs import Ensemble, Run, list_runs, open_ensemble, open_run
-from attnflow.runs._files import unworded
+from attnflow.runs import Ensemble, Run, list_runs, open_ensemble, open_run, plain
 from attnflow.runs._journal import NAME as JOURNAL
 from attnflow.runs._list import RunRow
 from attnflow.runs._manifest import NAME as MANIFEST
@@ -115,10 +114,9 @@ def manifest_of(entry: Entry) -> Mapping[str, Any]:
 
 def differences(study: str, config: Mapping[str, Any]) -> dict[str, Any]:
     """The keys in which a config is not the study's default; all of them where that is unknown."""
-    config = unworded(dict(config))
     if not studies.built_in(study):
-        return config
-    usual = configs.as_dict(studies.find(study)[1]())
+        return dict(config)
+    usual = plain(configs.as_dict(studies.find(study)[1]()), words=True)
     return {key: value for key, value in config.items() if usual.get(key) != value}
 
 

@@ -53,6 +53,20 @@ def headline(summary: Mapping[str, Any], most: int = 4) -> dict[str, float]:
     return {name: found[name] for name in order[:most]}
 
 
+def table(library: Library) -> tuple[list[str], list[list[Any]]]:
+    """The list of runs as a table for a spreadsheet."""
+    head = ["id", "kind", "study", "status", "created", "updated", "config", "numbers"]
+    rows = []
+    for row in runs(library):
+        words = [_words(row.get("config", {})), _words(row.get("numbers", {}))]
+        rows.append([*(row[name] for name in head[:6]), *words])
+    return head, rows
+
+
+def _words(values: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in values.items())
+
+
 def spark(run: Run) -> list[list[float]]:
     """A small loss curve: about fifty points, even in the logarithm of time."""
     data = _trajectory(run)
@@ -85,8 +99,8 @@ def described(id: str, run: Run) -> dict[str, Any]:
         "status": run.status,
         "sentence": run.sentence,
         "finished": run.finished,
-        "config": run.config,
-        "differs": differences(run.study, run.config),
+        "config": run.manifest["config"],
+        "differs": differences(run.study, run.manifest["config"]),
         "command": run.command,
         "created": run.manifest["created"],
         "rows": 0 if data is None else data.sizes["time"],

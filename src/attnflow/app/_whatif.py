@@ -28,9 +28,7 @@ _ONE = threading.Lock()
 
 def names() -> list[str]:
     """The studies that a browser may ask for: built in, and reading no file."""
-    return [
-        n for n in known.names() if known.built_in(n) and not configs.described_files(_kind(n))
-    ]
+    return [n for n in known.names() if known.built_in(n) and not configs.described_files(_kind(n))]
 
 
 def studies() -> list[dict[str, Any]]:

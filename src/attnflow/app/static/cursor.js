@@ -25,13 +25,17 @@ export class Cursor {
   share(t) { const [low, high] = this.scale.ends; return (this.scale.at(t) - low) / (high - low || 1); }
   lay(scale) {
     this.scale = scale;
-    let free = -1;
+    // A name is written where there is room for it, else a dot; all can be clicked.
+    const room = this.flags.clientWidth || 600;
+    let free = -1e9;
     clear(this.flags, this.stages.map((s) => {
-      const at = this.share(s.time);
+      const at = this.share(s.time), wide = 6.3 * s.label.length + 8;
       if (at < 0 || at > 1) return null;
-      const narrow = at - free < 0.075;
-      if (!narrow) free = at;
-      return h("button", { type: "button", tabindex: -1, style: { left: `${100 * Math.min(0.96, Math.max(0.04, at))}%` }, title: `${s.label} at ${number(s.time, 4)}: ${s.evidence ?? ""}`, onclick: () => this.to(s.time) }, narrow ? "·" : s.label);
+      const left = Math.max(0, Math.min(at * room - wide / 2, room - wide)), narrow = left < free;
+      const middle = narrow ? at * room : left + wide / 2;
+      if (!narrow) free = left + wide;
+      else free = Math.max(free, at * room + 5);
+      return h("button", { type: "button", tabindex: -1, "aria-label": `go to ${s.label}`, style: { left: `${100 * middle / room}%` }, title: `${s.label} at ${number(s.time, 4)}: ${s.evidence ?? ""}`, onclick: () => this.to(s.time) }, narrow ? "·" : s.label);
     }));
     this.show();
   }

@@ -48,7 +48,7 @@ export class MatrixFrame {
       });
     });
     columns.forEach((column, j) => parts.push(svg("text", { x: left + (j + 0.5) * cell, y: top - 5, "text-anchor": "middle" }, cut(column))));
-    parts.push(svg("text", { x: left, y: 12, fill: "#4f5862" }, `${columnTitle} →`));
+    parts.push(svg("text", { x: Math.max(left, 8 * rowTitle.length + 26), y: 12, fill: "#4f5862" }, `${columnTitle} →`));
     parts.push(svg("text", { x: 2, y: 12, fill: "#4f5862" }, `${rowTitle} ↓`));
     clear(this.place, svg("svg", { class: "frame", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": this.label }, parts));
   }

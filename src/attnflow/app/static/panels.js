@@ -37,12 +37,13 @@ export class CurvePanel {
     this.place = h("div", { class: wide ? "plot tall" : "plot" });
     this.legend = h("ul", { class: "legend" });
     this.choices = h("div", {});
+    this.words = h("p", { class: "soft" });
     this.plot = new TimePlot(this.place, { onPick, label: `${title} over time` });
     const box = h("input", { type: "checkbox", checked: this.log });
     box.addEventListener("change", () => { this.log = box.checked; remember({ [`${key}log`]: this.log ? "1" : "0" }); this.draw(); });
     const pick = options.length > 1 ? select("Shown", options.map((n) => [n, n.replaceAll("_", " ")]), this.name, (v) => { this.name = v; remember({ [key]: v }); this.draw(); }) : null;
     this.element = h("section", { class: wide ? "panel wide" : "panel", "aria-label": title },
-      h("h2", {}, title), h("div", { class: "bar" }, pick, h("label", {}, box, " log values")), this.place, this.legend, this.choices);
+      h("h2", {}, title), h("div", { class: "bar" }, pick, h("label", {}, box, " log values")), this.words, this.place, this.legend, this.choices);
   }
   async values() {
     const about = this.run.variable(this.name);
@@ -66,8 +67,9 @@ export class CurvePanel {
     this.series = await this.values();
     const about = this.run.variable(this.name);
     const { scale, stages, plateaus } = settings;
-    await this.plot.draw(scale, this.run.time, this.series, { log: this.log, stages, plateaus, unit: about.units || about.label });
-    this.items = this.series.map((s, k) => h("span", {}));
+    await this.plot.draw(scale, this.run.time, this.series, { log: this.log, stages, plateaus, unit: about.units });
+    this.words.textContent = about.label;
+    this.items = this.series.map(() => h("span", {}));
     clear(this.legend, this.series.map((s, k) => h("li", {}, h("span", { class: "swatch", style: { background: s.colour ?? colour(k) } }), ` ${s.name} `, this.items[k])));
     this.move(this.row ?? 0, this.t ?? 0);
   }
@@ -181,8 +183,7 @@ export class SaddlePanel {
     if (this.rows.length) this.choose(this.rows[Math.min(1, this.rows.length - 1)]);
   }
   choose(s) {
-    this.lines.forEach((line, k) => line.setAttribute("aria-selected", String(this.rows[k] === s)));
-    this.lines.forEach((line, k) => { line.style.background = this.rows[k] === s ? "#f6e9f4" : ""; line.removeAttribute("aria-selected"); });
+    this.lines.forEach((line, k) => { line.style.background = this.rows[k] === s ? "#f6e9f4" : ""; });
     const off = s.leave_predicted === null || s.leave <= s.enter ? null : (s.leave_predicted - s.leave) / (s.leave - s.enter);
     const facts = [
       ["unstable modes", s.index], ["rates that could act", (s.rates ?? []).map((r) => number(r, 5)).join(", ") || "–"],

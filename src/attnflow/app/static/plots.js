@@ -58,7 +58,7 @@ export class TimePlot {
       type: "line", xref: "x", yref: "paper", x0: scale.at(s.time), x1: scale.at(s.time), y0: 0, y1: 1,
       line: { color: "#9aa5b1", width: 1, dash: "dot" }, layer: "below",
     }));
-    const more = { shapes: [...bands, ...lines, ...shapes], yaxis: { type: log ? "log" : "linear", title: { text: plain(unit), standoff: 4 }, ...(range ? { range } : {}) } };
+    const more = { shapes: [...bands, ...lines, ...shapes], yaxis: { type: log ? "log" : "linear", ...(log ? { dtick: 1 } : {}), title: { text: plain(unit), standoff: 4 }, ...(range ? { range } : {}) } };
     await Plotly.react(this.area, data, layout(scale, more), CONFIG);
     if (!this.ready) {
       this.ready = true;

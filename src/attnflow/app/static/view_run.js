@@ -34,8 +34,8 @@ export async function show(place, query, { remember, live }) {
   const describe = (row) => {
     const t = run.time[row], words = [run.step ? `step ${run.step[row]}` : `t = ${number(t, 5)}`];
     if (lossOf) words.push(`loss ${number(lossOf[row], 5)}`);
-    const now = stages.filter((s) => s.time <= t).at(-1);
-    if (now) words.push(`${now.label}${now.cycle > 1 ? "" : ""}`);
+    const now = stages.filter((s) => run.row(s.time) <= row).at(-1);
+    if (now) words.push(now.label);
     return words.join(", ");
   };
   const panels = [];
@@ -82,12 +82,12 @@ export async function show(place, query, { remember, live }) {
     h("div", { class: "panels" }, loss.element, attention?.element, trail?.element, ranks.element, norms.element, modes.element, saddles.element, about(run)),
     footer(run, cursor, panels));
 
+  const asked = query.has("t") ? Number(query.get("t")) : NaN;
   place.addEventListener("shown", async () => {
     attention?.draw();
     trail?.draw();
     await lay();
-    const asked = Number(query.get("t"));
-    cursor.to(query.has("t") && Number.isFinite(asked) ? asked : stages.find((s) => s.name === "focus")?.time ?? run.time.at(-1));
+    cursor.to(Number.isFinite(asked) ? asked : stages.find((s) => s.name === "focus")?.time ?? run.time.at(-1));
     document.documentElement.dataset.drawn = id;
   }, { once: true });
 

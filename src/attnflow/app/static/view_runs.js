@@ -61,7 +61,7 @@ export async function show(place, query, { remember, live }) {
       if (!live()) return;
       try {
         const points = await get("/api/spark", { id: r.id });
-        if (points.length > 1) sparks.get(r.id)?.replaceChildren(curve(points, r.name));
+        if (points.length > 1) sparks.get(r.id)?.replaceChildren(curve(points, r.name), h("small", {}, `to ${number(points.at(-1)[1], 4)}`));
       } catch { /* a run that is gone, or damaged, has no curve */ }
     }
   }
