@@ -132,6 +132,10 @@ def routes(library: Library, jobs: Jobs, access: Access) -> FastAPI:
         entry = library.find(id)
         return as_json(_sweeps.shown(id, entry.path, library.ensemble(id)))
 
+    @app.get("/api/sweep/column")
+    def sweep_column(id: str, name: str) -> Response:
+        return as_numbers(_sweeps.numbers(library.ensemble(id), name))
+
     @app.get("/api/sweep/download")
     def sweep_download(id: str, format: str = "csv") -> Response:
         found = _downloads.of_sweep(library.find(id).path, library.ensemble(id), format)

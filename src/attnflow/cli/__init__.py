@@ -25,6 +25,7 @@ COMMANDS: dict[str, Command | tuple[str, dict[str, Command]]] = {
     "list": of_studies.list_studies,
     "config": of_studies.config,
     "run": of_studies.run,
+    "sweep": of_studies.sweep,
     "check": of_studies.check,
     "report": of_studies.report,
     "runs": of_studies.runs,
