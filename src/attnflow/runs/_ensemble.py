@@ -189,7 +189,7 @@ OPEN = ("waiting", "cancelled")
 SPARED = "spared"
 """The status of a cell that a refinement had no need of."""
 
-_PARTS = ("stages", "plateaus", "claims")
+_PARTS = ("stages", "plateaus", "claims", "label")
 """What a cell's work tells besides its summary."""
 _SPREAD = ("scalar", "at", "mean", "sd", "min", "max", "n")
 _SLOPE = ("scalar", "against", "form", "slope", "error", "r2", "n")

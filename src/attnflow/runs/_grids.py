@@ -21,7 +21,7 @@ _OF_PLATEAU = ("loss", "enter", "leave")
 
 
 def grid(ensemble: Ensemble) -> xr.Dataset:
-    """One value per cell: `status`, `seconds`, every number and word of the summary under its
+    """One value per cell: `status`, `seconds`, the `label` of a refinement, every number and word of the summary under its
     dotted name, `stage_time[..., stage]`, `plateau_loss[..., plateau]` and so on, and
     `verdict[..., claim]`. What a cell has not is NaN, or an empty text.
     """
@@ -34,6 +34,8 @@ def grid(ensemble: Ensemble) -> xr.Dataset:
     shape = tuple(map(len, axes.values()))
     at = [_place(r, axes) for r in results]
     columns = {"status": [r.status for r in results], "seconds": [r.seconds for r in results]}
+    if ensemble.refined:
+        columns["label"] = [r.value.get("label", "") for r in results]
     columns |= _summaries(results)
     data: dict[str, Any] = {n: (tuple(axes), _filled(shape, at, v)) for n, v in columns.items()}
     coords: dict[str, Any] = {key: _coordinate(values) for key, values in axes.items()}
@@ -82,7 +84,7 @@ def _summaries(results: tuple[CellResult, ...]) -> dict[str, list[Any]]:
 
 
 def _free(name: str) -> bool:
-    return name.split(".")[0] not in ("stages", "plateaus", "seed") and "/" not in name
+    return name.split(".")[0] not in ("stages", "plateaus", "seed", "status", "label") and "/" not in name
 
 
 def _tables(results: tuple[CellResult, ...]) -> dict[str, tuple[str, list[Any], list[list[Any]]]]:

@@ -11,6 +11,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ def refine(
     """The results of the cells that decide where the label changes; the others are `spared`.
 
     `run` is given cells in rounds. The seeds of a place are run together, and its label is that
-    of all of them. A place that was spared has, in `value["label"]`, the label of its block.
+    of all of them. `value["label"]` is the label of a cell, or that of the block it was spared in.
     """
     places = _places(cells)
     shape = tuple(1 + max(p[k] for p in places) for k in range(len(next(iter(places)))))
@@ -57,6 +58,10 @@ def refine(
             break
         blocks = [part for b in blocks for part in (_halves(b) if b in mixed else [b])]
     where = {cell.index: place for place, some in places.items() for cell in some}
+    for place, own in labels.items():
+        for cell, each in zip(places[place], own, strict=True):
+            result = found[cell.index]
+            found[cell.index] = replace(result, value={**result.value, "label": str(each)})
     return [found.get(c.index) or _spared(c, where[c.index], blocks, labels) for c in cells]
 
 
@@ -164,6 +169,7 @@ def _spared(
     if corner not in labels:
         return CellResult(cell, False, "cancelled", "the sweep was stopped before this cell")
     own = labels[corner]
-    value = {"label": own[0] if len(own) == 1 else " / ".join(map(str, own))}
+    # Seeds that disagree all over a block are one label together.
+    value = {"label": " / ".join(dict.fromkeys(map(str, own)))}
     words = "its neighbours all around agree, so it was not run"
     return CellResult(cell, False, SPARED, words, value=value)

@@ -5,6 +5,8 @@ import { clear, h, number, select } from "./dom.js";
 import { draw, plain, plotly } from "./plots.js";
 import { quoted, share, word } from "./share.js";
 
+const SET = ["#dbe9f6", "#08306b", "#e69f00", "#009e73", "#cc79a7", "#999999"];
+
 export async function show(place, query, { remember, live }) {
   const all = (await get("/api/runs")).runs.filter((r) => r.kind === "ensemble");
   const id = query.get("id") ?? all.at(-1)?.id;
@@ -17,7 +19,7 @@ export async function show(place, query, { remember, live }) {
   const keys = [...sweep.keys, ...(sweep.seeds.length > 1 ? ["seed"] : [])];
   const axis = (k) => (k === "seed" ? sweep.seeds : sweep.axes[k]);
   const at = (cell, k) => (k === "seed" ? cell.seed : cell.at[sweep.keys.indexOf(k)]);
-  const preferred = ["stages.focus.time", "rates.focus", "loss", "instability_margin"].find((n) => sweep.numbers.includes(n)) ?? sweep.numbers[0];
+  const preferred = sweep.refined ? "label" : ["stages.focus.time", "rates.focus", "loss", "instability_margin"].find((n) => sweep.numbers.includes(n)) ?? sweep.numbers[0];
   const state = { x: query.get("x") ?? keys[0], y: query.get("y") ?? keys.find((k) => k !== keys[0] && k !== "seed") ?? "", name: query.get("show") ?? preferred, log: query.get("log") === "1" };
   if (!keys.includes(state.x)) state.x = keys[0];
   if (!keys.includes(state.y) || state.y === state.x) state.y = "";
@@ -49,14 +51,18 @@ export async function show(place, query, { remember, live }) {
     }
     const of = (a, b) => group.get(`${a}|${b ?? ""}`) ?? [];
     const xs = axis(state.x), open = (k) => { const run = sweep.cells[k]?.run; if (run) location.hash = `#/run?id=${encodeURIComponent(run)}`; else told.textContent = `This cell has no run to open: ${sweep.cells[k]?.sentence}`; };
-    const axisOf = (k) => { const v = axis(k); const even = v.every((x) => typeof x === "number" && x > 0) && v.length > 2 && Math.abs(v[1] / v[0] - v[2] / v[1]) < 1e-6 * (v[1] / v[0]) && v[1] / v[0] > 1.3; return { title: { text: plain(k) }, type: v.every((x) => typeof x === "number") ? (even ? "log" : "linear") : "category", zeroline: false }; };
+    const axisOf = (k) => { const v = axis(k); const even = v.every((x) => typeof x === "number" && x > 0) && v.length > 2 && Math.abs(v[1] / v[0] - v[2] / v[1]) < 1e-6 * (v[1] / v[0]) && v[1] / v[0] > 1.3; return { title: { text: plain(k) }, type: v.every((x) => typeof x === "number") ? (even ? "log" : "linear") : "category", ...(even ? { dtick: 1, exponentformat: "power" } : {}), zeroline: false }; };
     const title = { text: plain(state.name) };
     if (state.y) {
       const ys = axis(state.y);
       const z = ys.map((y) => xs.map((x) => mean(of(x, y).map(value))));
       const shown = state.log ? z.map((row) => row.map((v) => (v > 0 ? Math.log10(v) : null))) : z;
       const text = ys.map((y) => xs.map((x) => { const k = of(x, y)[0]; const c = sweep.cells[k]; return c ? plain(`${state.x} ${number(x, 5)}, ${state.y} ${number(y, 5)}: ${values ? number(mean(of(x, y).map(value)), 5) : words()[value(k)]} (${c.status})`) : ""; }));
-      await draw(spot, [{ type: "heatmap", x: xs, y: ys, z: shown, text, hovertemplate: "%{text}<extra></extra>", colorscale: "Cividis", showscale: true, colorbar: { title: { text: plain(state.log ? `log10 ${state.name}` : state.name), side: "right" }, thickness: 14 } }],
+      const all = words(), n = all.length;
+      const steps = all.flatMap((_, k) => [[k / n, SET[k % SET.length]], [(k + 1) / n, SET[k % SET.length]]]);
+      const coloured = values ? { colorscale: "Cividis" } : { colorscale: steps, zmin: -0.5, zmax: n - 0.5 };
+      const written = values ? {} : { tickvals: all.map((_, k) => k), ticktext: all.map(plain) };
+      await draw(spot, [{ type: "heatmap", x: xs, y: ys, z: shown, text, hovertemplate: "%{text}<extra></extra>", ...coloured, showscale: true, colorbar: { title: { text: plain(state.log ? `log10 ${state.name}` : state.name), side: "right" }, thickness: 14, ...written } }],
         { xaxis: axisOf(state.x), yaxis: axisOf(state.y), margin: { l: 62, r: 10, t: 10, b: 44 } },
         (e) => { const p = e.points[0]; open(of(p.x, p.y)[0]); });
     } else {
