@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from report.browser import browser
 
 from attnflow import walk
 from attnflow.app import Library, Server
@@ -18,6 +17,7 @@ from attnflow.claims import Citation, Countercheck, Ledger, Regime, Row, Verdict
 from attnflow.claims.verdict import Part, Strength
 from attnflow.flows.sinks import Segment, Shape
 from attnflow.runs import DiskSink, RunFolder, finalise, new_manifest
+from report.browser import browser
 
 EVIL = "<img src=x onerror=\"document.title='owned'\">"
 """A label that is markup: wherever it becomes an element, the title of the page tells."""

@@ -7,11 +7,11 @@ import socket
 
 import httpx
 import pytest
-from conftest import EVIL, FORMULA
 
 from attnflow._errors import InputError
 from attnflow.app._guard import MOST_BYTES, TOKEN, checked_address, hosts_of, literal
 from attnflow.cli import main
+from conftest import EVIL, FORMULA
 
 
 @pytest.fixture
@@ -80,8 +80,17 @@ def test_two_tokens_or_two_cookies_are_none(server, guest):
 
 @pytest.mark.parametrize(
     "host",
-    ["evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", "127.0.0.1.evil.example"]
-    + ["localhost.evil:{port}", "[::2]:{port}", "[::1]", "0.0.0.0:{port}", "127.1:{port}", ""],
+    [
+        *(
+            "evil.example",
+            "evil.example:{port}",
+            "127.0.0.1",
+            "127.0.0.1:1",
+            "[::1]",
+            "[::2]:{port}",
+        ),
+        *("127.0.0.1.evil.example", "localhost.evil:{port}", "0.0.0.0:{port}", "127.1:{port}", ""),
+    ],
 )
 def test_another_host_is_turned_down(server, owner, host):
     """DNS rebinding: a name of the attacker's that leads to this address."""
@@ -186,7 +195,8 @@ def test_every_answer_has_a_strict_policy(owner, guest):
 
 
 @pytest.mark.parametrize(
-    "id", ["../flow-0", "/etc", "flow-0/..", "map/../flow-0", "map/..", ".", "", "flow-0\0", "%2e%2e"]
+    "id",
+    ["../flow-0", "/etc", "flow-0/..", "map/../flow-0", "map/..", ".", "", "flow-0\0", "%2e%2e"],
 )
 def test_files_only_by_the_id_of_a_run(owner, id):
     for path in ("/api/run", "/api/report", "/api/spark", "/api/download", "/api/sweep"):
