@@ -4,7 +4,6 @@
 machine: all scripts are local, and whoever asks needs the token of the launch link.
 """
 
-from attnflow.app._library import Library
-from attnflow.app._serve import Server, serve
+import lazy_loader
 
-__all__ = ["Library", "Server", "serve"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

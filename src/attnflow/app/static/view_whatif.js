@@ -48,7 +48,7 @@ export async function show(place, query, { remember, live }) {
   async function draw() {
     const times = Object.entries(told.times).filter(([, t]) => t !== null);
     clear(line, times.length ? timeline(times, result ? named(result.facts.stages).filter((s) => s.cycle === 1) : []) : null);
-    clear(table, [...Object.entries(told.rates).map(([k, v]) => [`rate of ${k}`, v]), ...Object.entries(told.numbers)].map(([k, v]) => [h("dt", {}, k.replaceAll("_", " ")), h("dd", {}, number(v, 6))]));
+    clear(table, [...times.map(([k, t]) => [`time of ${k}`, t]), ...Object.entries(told.rates).map(([k, v]) => [`rate of ${k}`, v]), ...Object.entries(told.numbers)].map(([k, v]) => [h("dt", {}, k.replaceAll("_", " ")), h("dd", {}, number(v, 6))]));
     words.textContent = told.sentence;
     const series = [], curves = told.curves;
     let last = Math.max(1e-9, ...times.map(([, t]) => t));
@@ -119,7 +119,7 @@ function timeline(times, measured) {
   });
   const top = 16 * Math.max(1, levels.length), base = top + 14;
   const below = measured.map((s) => [x(s.time), s.label]);
-  return svg("svg", { class: "frame", viewBox: `0 0 900 ${base + (below.length ? 34 : 10)}`, role: "img", "aria-label": "predicted times of the stages: " + marks.map((m) => m[3]).join(", ") },
+  return svg("svg", { class: "frame roomy", viewBox: `0 0 900 ${base + (below.length ? 34 : 10)}`, role: "img", "aria-label": "predicted times of the stages: " + marks.map((m) => m[3]).join(", ") },
     svg("path", { d: `M10 ${base}H890`, stroke: "#1b1f24", "stroke-width": 2 }),
     marks.map(([at, true_, k, text]) => [svg("path", { d: `M${true_} ${base}V${top - 16 * k - 2}`, stroke: "#d55e00", "stroke-dasharray": "3 2" }), svg("text", { x: at, y: top - 16 * k - 5, "text-anchor": "middle" }, text)]),
     below.map(([at], k) => svg("path", { d: `M${at} ${base}v9`, stroke: "#0072b2", "stroke-width": 3 })),
