@@ -35,7 +35,12 @@ def runs(library: Library) -> list[dict[str, Any]]:
 
 def _row(entry: Entry, manifest: Mapping[str, Any]) -> dict[str, Any]:
     row = entry.row
-    told = {"name": row.name, "kind": row.kind, "study": row.study, "status": row.status}
+    told: dict[str, Any] = {
+        "name": row.name,
+        "kind": row.kind,
+        "study": row.study,
+        "status": row.status,
+    }
     told |= {"sentence": row.sentence, "created": row.created, "updated": row.updated}
     told |= {"id": entry.id, "finished": row.finished}
     if manifest:

@@ -21,9 +21,9 @@ _OF_PLATEAU = ("loss", "enter", "leave")
 
 
 def grid(ensemble: Ensemble) -> xr.Dataset:
-    """One value per cell: `status`, `seconds`, the `label` of a refinement, every number and word of the summary under its
-    dotted name, `stage_time[..., stage]`, `plateau_loss[..., plateau]` and so on, and
-    `verdict[..., claim]`. What a cell has not is NaN, or an empty text.
+    """One value per cell: `status`, `seconds`, the `label` of a refinement, and every number and
+    word of the summary under its dotted name; `stage_time[..., stage]`, `plateau_loss[...,
+    plateau]` and so on, and `verdict[..., claim]`. What a cell has not is NaN, or an empty text.
     """
     import xarray as xr
 
@@ -84,7 +84,8 @@ def _summaries(results: tuple[CellResult, ...]) -> dict[str, list[Any]]:
 
 
 def _free(name: str) -> bool:
-    return name.split(".")[0] not in ("stages", "plateaus", "seed", "status", "label") and "/" not in name
+    taken = ("stages", "plateaus", "seed", "status", "seconds", "label")
+    return name.split(".")[0] not in taken and "/" not in name
 
 
 def _tables(results: tuple[CellResult, ...]) -> dict[str, tuple[str, list[Any], list[list[Any]]]]:

@@ -28,7 +28,7 @@ from attnflow.runs._cells import MOST, Cell
 from attnflow.runs._manifest import cpus
 from attnflow.runs._signals import ENDING, begin_worker
 
-Work = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+Work = Callable[[Any], Mapping[str, Any]]
 Progress = Callable[[int, int, "CellResult"], None]
 
 _GRACE = 5.0
