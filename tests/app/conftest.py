@@ -53,6 +53,41 @@ def hostile(folder: Path) -> None:
         run.store({"figures": lambda path: (path / "loss.svg").write_text(svg)})
 
 
+def counted(folder: Path) -> None:
+    """A counted text, as `bigram[current, next]` and its kind, with tokens that are markup."""
+    tokens = np.array([EVIL, "river", " the", "", FORMULA])
+    table = np.random.default_rng(1).dirichlet(np.ones(5), 5) / 5
+    arrays = {"bigram": (("current", "next"), table), "context": (("next", "context"), table.T)}
+    arrays["unigram"] = (("current",), table.sum(axis=1))
+    data = xr.Dataset(arrays, {"token": ("token", tokens)})
+    manifest = new_manifest("corpus-stats", {"file": EVIL}, command="attnflow corpus stats x")
+
+    def write(place: Path) -> None:
+        data.to_zarr(place, mode="w", zarr_format=2, consolidated=True)
+
+    with RunFolder.create(folder, manifest) as run:
+        null = {"bigram": {"shuffled": 0.1, EVIL: 0.2}}
+        facts = {"status": "done", "sentence": "counted", "finished": True}
+        run.store({"statistics.zarr": write}, summary={"null": null, "name": EVIL}, **facts)
+
+
+def series(folder: Path) -> None:
+    """A compared series of checkpoints: layers and heads over steps, of which one is flagged."""
+    shape = Shape(
+        {"time": (), "step": (), "flagged": (), "qk_rank": ("layer", "head")},
+        {"layer": np.arange(2), "head": np.arange(3)},
+        {"qk_rank": {"long_name": "effective rank of qk"}},
+    )
+    steps = np.array([0, 1, 2, 4, 8])
+    columns = {"time": steps.astype(float), "step": steps, "flagged": np.array([0.0, 0, 1, 0, 0])}
+    columns["qk_rank"] = np.arange(30.0).reshape(5, 2, 3)
+    with RunFolder.create(folder, new_manifest("checkpoints", {"mode": "steps"})) as run:
+        sink = DiskSink(run)
+        sink.begin(shape)
+        sink.flush(Segment(columns, ()))
+        finalise(run, status="done", sentence="5 steps compared")
+
+
 def evil_ledger() -> Ledger:
     paper = Citation("evil", (EVIL,), EVIL, 2025)
     rows = [
@@ -100,6 +135,8 @@ def folder(tmp_path_factory) -> Path:
         "two-mixture", out=place / "line", scan="omega=0.1,0.2", executor=_Here(), report=False
     )
     hostile(place / "x'\"><img src=x onerror=alert(1)>")
+    counted(place / "text")
+    series(place / "series")
     live = RunFolder.create(place / "live", new_manifest("focus-dilution", {"seed": 0}), "open")
     sink = DiskSink(live)
     sink.begin(Shape({"time": (), "loss": ()}, {}, {}))

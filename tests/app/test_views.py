@@ -34,7 +34,8 @@ VIEWS = {
     "line": "#/sweep?id=line&show=loss",
     "ledger": f"#/ledger?id={quote(HOSTILE)}",
     "whatif": "#/whatif?study=two-mixture",
-    "stores": "#/stores",
+    "text": "#/stores?id=text",
+    "series": "#/stores?id=series",
     "hostile": f"#/run?id={quote(HOSTILE)}",
 }
 
@@ -76,7 +77,7 @@ def until(page: Any, what: str, seconds: float = 60) -> None:
 def shown(page: Any, address: str) -> None:
     name = address.split("?")[0].removeprefix("#/")
     until(page, f"document.documentElement.dataset.shown === {json.dumps(name)}")
-    if name in ("run", "compare", "sweep"):
+    if name in ("run", "compare", "sweep", "stores"):
         until(page, "document.documentElement.dataset.drawn !== undefined")
     if name == "whatif":
         until(page, "document.documentElement.dataset.predicted !== undefined")
@@ -100,6 +101,7 @@ def test_each_view(chrome, server, name, width):
 
 def test_words_of_a_run_never_become_elements(chrome, server):
     for address in (
+        VIEWS["text"],
         VIEWS["hostile"],
         VIEWS["ledger"],
         "#/runs",

@@ -14,7 +14,7 @@ from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
 from attnflow._errors import InputError, nearest
-from attnflow.app import _downloads, _ledger, _shown, _sweeps, _whatif
+from attnflow.app import _downloads, _ledger, _shown, _stores, _sweeps, _whatif
 from attnflow.app._guard import PAGE_POLICY, Access
 from attnflow.app._jobs import Jobs
 from attnflow.app._library import Library, Missing
@@ -140,6 +140,26 @@ def routes(library: Library, jobs: Jobs, access: Access) -> FastAPI:
     def sweep_download(id: str, format: str = "csv") -> Response:
         found = _downloads.of_sweep(library.find(id).path, library.ensemble(id), format)
         return _attached(*found)
+
+    @app.get("/api/stores")
+    def stores() -> Response:
+        return as_json(_stores.listed(library))
+
+    @app.get("/api/corpus")
+    def corpus(id: str) -> Response:
+        return as_json(_stores.corpus(library, id))
+
+    @app.get("/api/associations")
+    def associations(id: str, token: int) -> Response:
+        return as_json(_stores.associations(library, id, token))
+
+    @app.get("/api/associations.csv")
+    def associations_csv(id: str, token: int) -> Response:
+        names = _stores.corpus(library, id)["tokens"]
+        found = _stores.associations(library, id, token)
+        rows = [[n, names[token], names[k], x, y] for n, some in found.items() for k, x, y in some]
+        head = ["basis", "token", "associated", "entry", "chance"]
+        return _attached(_downloads.csv(head, rows), "text/csv", "associations.csv")
 
     @app.get("/api/studies")
     def studies() -> Response:

@@ -39,7 +39,7 @@ export async function show(place, query, { remember, live }) {
     remember({ runs: [...chosen].join(","), text: state.text, study: state.study, sort: state.sort, down: state.down ? null : "0" });
   }
   function line(r) {
-    const address = r.kind === "ensemble" ? `#/sweep?id=${encodeURIComponent(r.id)}` : `#/run?id=${encodeURIComponent(r.id)}`;
+    const address = r.study === "corpus-stats" ? `#/stores?id=${encodeURIComponent(r.id)}` : r.kind === "ensemble" ? `#/sweep?id=${encodeURIComponent(r.id)}` : `#/run?id=${encodeURIComponent(r.id)}`;
     const box = r.kind === "run" ? h("input", { type: "checkbox", checked: chosen.has(r.id), "aria-label": `choose ${r.name}` }) : null;
     box?.addEventListener("change", () => { if (box.checked) chosen.add(r.id); else chosen.delete(r.id); mark(); });
     const config = Object.entries(r.config ?? {}).map(([k, v]) => `${k}=${brief(v)}`).join("  ");
