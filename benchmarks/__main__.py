@@ -25,6 +25,7 @@ NAMES = (
     "mixture",
     "cooccurrence",
     "saddles",
+    "explore",
 )
 
 

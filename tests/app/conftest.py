@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import xarray as xr
 
 from attnflow import walk
 from attnflow.app import Library, Server
