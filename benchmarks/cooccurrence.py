@@ -24,6 +24,7 @@ COLUMNS = {
     "run": "",
     "how": "",
     "seconds": ".4g",
+    "CPU seconds": ".4g",
     "ratio to ours": ".4g",
     "steps": ",d",
     "loss": ".8g",
@@ -41,7 +42,9 @@ def run(quick: bool = False) -> Result:
         peer = fresh(torch_descent, **size, epochs=epochs, stretch=stretch)
         rows = [_row("attnflow, descent in Grams", ours, ours)]
         notes = [
-            "Seconds of a second call, in which descent compiles again; d = 64, n = 60, L = 5."
+            "Seconds of a second call, in which descent compiles again; d = 64, n = 60, L = 5. "
+            "Ours use one thread; descent over the flow is judged in CPU seconds, which other "
+            "processes do not stretch."
         ]
         if "failed" in peer:
             notes.append(f"PyTorch: {peer['failed']}")
@@ -55,15 +58,19 @@ def run(quick: bool = False) -> Result:
         if dim == SIZES[0][0]:
             flow = sure(fresh(by_flow, blas=1, **size, until=epochs * RATE))
             rows.append(_row("attnflow, the flow to the same time", flow, ours))
-            result.targets.append(_target("descent over the flow", ours, flow, FLOW_RATIO))
+            result.targets.append(
+                _target("descent over the flow, CPU", ours, flow, FLOW_RATIO, "cpu")
+            )
             apart = abs(flow["loss"] / ours["loss"] - 1)
             notes.append(f"Descent's last loss is off the flow's by {apart:.1e}, relative.")
         result.tables.append(Table(f"m = {dim}, m1 = {neurons}", COLUMNS, rows, notes))
     return result
 
 
-def _target(what: str, slow: dict[str, Any], fast: dict[str, Any], bound: float) -> Target:
-    ratio = slow["seconds"] / fast["seconds"]
+def _target(
+    what: str, slow: dict[str, Any], fast: dict[str, Any], bound: float, by: str = "seconds"
+) -> Target:
+    ratio = slow[by] / fast[by]
     return Target(what, f">= {bound:g}", ratio, ratio >= bound, ".4g")
 
 
@@ -72,6 +79,7 @@ def _row(name: str, found: dict[str, Any], ours: dict[str, Any]) -> dict[str, An
         "run": name,
         "how": found.get("how", "all of it"),
         "seconds": found["seconds"],
+        "CPU seconds": found.get("cpu"),
         "ratio to ours": found["seconds"] / ours["seconds"],
         "steps": found.get("steps"),
         "loss": found.get("loss"),
@@ -97,11 +105,12 @@ def descent(dim: int, neurons: int, epochs: int, stretch: int) -> dict[str, Any]
     sentences, theta = problem(dim, neurons)
     flow, rule = gram_flow(sentences, dim, float(theta.a @ theta.a)), GradientDescent(RATE)
     descend(flow, flow.project(theta), RATE, rule, progress=False)
-    began = time.perf_counter()
+    began, cpu = time.perf_counter(), time.process_time()
     times = [0.0, stretch * RATE, epochs * RATE]
     run = descend(flow, flow.project(theta), epochs * RATE, rule, save=times, progress=False)
-    seconds, loss = time.perf_counter() - began, run.trajectory["loss"].values
-    return {"seconds": seconds, "steps": epochs, "loss": loss[-1], "after": loss[1]}
+    spent = {"seconds": time.perf_counter() - began, "cpu": time.process_time() - cpu}
+    loss = run.trajectory["loss"].values
+    return {**spent, "steps": epochs, "loss": loss[-1], "after": loss[1]}
 
 
 def by_flow(dim: int, neurons: int, until: float) -> dict[str, Any]:
@@ -123,13 +132,15 @@ def by_flow(dim: int, neurons: int, until: float) -> dict[str, Any]:
         "progress": False,
     }
     run = integrate(flow, flow.project(theta), RATE, **how)  # traces what is checked
-    seconds = float("inf")
+    seconds = cpu = float("inf")
     for _ in range(REPEATS):
-        began = time.perf_counter()
+        began, since = time.perf_counter(), time.process_time()
         run = integrate(flow, flow.project(theta), until, **how)
         seconds = min(seconds, time.perf_counter() - began)
+        cpu = min(cpu, time.process_time() - since)
     return {
         "seconds": seconds,
+        "cpu": cpu,
         "steps": int(run.work["steps"]),
         "loss": float(run.trajectory["loss"][-1]),
         "how": f"{run.work['rhs']:,.0f} evaluations, rtol 1e-7; least of {REPEATS}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 
@@ -23,6 +24,22 @@ def test_every_room_lists_its_own_names() -> None:
         room = getattr(af, name)
         if room.__class__.__name__ == "module":
             assert all(hasattr(room, own) for own in room.__all__), name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "claims.once",
+        "draw.style",
+        "linearise.lyapunov_schmidt",
+        "reduce.gram_descent",
+        "reduce.verify",
+    ],
+)
+def test_a_function_is_not_hidden_by_the_module_of_its_name(name: str) -> None:
+    importlib.import_module(f"attnflow.{name}")
+    room, own = name.split(".")
+    assert callable(getattr(getattr(af, room), own))
 
 
 def test_a_name_of_a_room_is_pointed_to() -> None:

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from attnflow import studies
-from attnflow.flows.solution import Solution
 from attnflow.runs._signals import begin_worker
 from attnflow.studies import config as configs
 
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
 
     from attnflow.claims import Claim, Ledger
     from attnflow.draw import Figures
+    from attnflow.flows.solution import Solution
     from attnflow.linearise import SaddleTable
     from attnflow.studies.study import Study
 
@@ -87,6 +87,8 @@ class Beside:
         """What figures are drawn from: first the solve, then its saddles if it has any."""
         if self.task != "figures":
             return
+        from attnflow.flows.solution import Solution  # not before: this begins before JAX is loaded
+
         if isinstance(given, Solution):
             given = replace(given, flow=None, _again={})  # functions do not go through a pipe
         before = self._writer

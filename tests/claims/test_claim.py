@@ -456,6 +456,28 @@ def test_claims_are_those_that_a_module_defines(paper):
         claims_in(module)
 
 
+def test_a_family_is_one_claim_per_row(paper, circle):
+    module = ModuleType("a_section", "Section 3: areas.")
+    rows = {"Prop 1": ("Twice the radius.", 2), "Prop 2": ("", 3)}
+
+    @paper.family(rows, part="constant")
+    def measured(study, factor: int):
+        """In words of its own."""
+        there = Control("of another kind", area(study))
+        return equal(predicted=float(len(str(10**factor)) - 1), measured=factor, control=there)
+
+    for claim in measured:
+        claim.measure.__module__ = "a_section"
+    vars(module)["area"] = measured
+    found = claims_in(module)
+    assert [(c.id, c.statement) for c in found] == [
+        ("Prop 1", "Twice the radius."),
+        ("Prop 2", "In words of its own."),
+    ]
+    assert [c.check(circle).measured for c in found] == [2.0, 3.0]
+    assert {str(c.part) for c in found} == {"constant"}
+
+
 def test_a_module_that_is_imported_registers_nothing(paper):
     assert not [v for v in vars(sys.modules["attnflow.claims.paper"]).values() if v == [paper]]
     assert claims_in(ModuleType("empty")) == ()

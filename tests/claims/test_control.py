@@ -94,6 +94,33 @@ def test_a_helper_of_the_same_module_is_read_too(tmp_path):
     assert "result itself" in made_from_the_result(_imported(tmp_path, source).measure)
 
 
+RETURNED = {  # what a function `(study, right)` returns, and what is wrong with it
+    "rate(1.0 if right else 2.0), 3.0": "",
+    "rate(1.0), rate(3.0) if right else rate(4.0)": "",
+    "rate(1.0) - (rate(2.0) if right else 0.0), 3.0": "",
+    "(1 if right else 1.01) * rate(1.0), 3.0": "result itself",
+    "rate(1.0) if right else -rate(1.0), 3.0": "result itself",
+    "rate(1.0), rate(3.0) / (1 if right else 2)": "result itself",
+    "rate(1.0) if right else 0.5, 3.0": "bare number",
+    "rate(1.0) if right else LEVEL, 3.0": "bare number",
+}
+
+
+@pytest.mark.parametrize(("returned", "fault"), RETURNED.items())
+def test_so_is_one_that_a_function_returns_where_it_is_not_right(tmp_path, returned, fault):
+    source = f"""
+        from attnflow.claims import against, equal
+        from tests.claims.test_control import rate
+        LEVEL = 0.5
+
+        @against("other", equal)
+        def measure(study, right):
+            return {returned}
+    """
+    found = made_from_the_result(_imported(tmp_path, source).measure)
+    assert (fault in found) if fault else found == ""
+
+
 def _imported(folder: Path, source: str):
     import importlib.util
 

@@ -92,6 +92,19 @@ def test_simultaneous_gates_switch_together():
     assert solution.final["x"] == pytest.approx(np.array([-1.0, -1.0]), abs=LOCATED_MARK)
 
 
+@pytest.mark.parametrize("c", [1.7, 2.0, 2.5, 3.1])
+def test_a_lone_gate_slides_whatever_the_rounding_of_its_rate(c):
+    # x' = 2 - s - c on: slides on x = 0 from t = 1 with the share (2 - t)/c, and leaves it at 2.
+    flow = gated(
+        lambda th, g: {"x": 2.0 - th["s"] - c * g[0], "s": jnp.ones(())},
+        lambda th: jnp.atleast_1d(th["x"]),
+    )
+    solution = integrate(flow, {"x": np.array(-1.5), "s": np.array(0.0)}, 2.5, **TIGHT)
+    assert solution.status is Status.DONE
+    assert solution.sliding[0].share[0] == pytest.approx((1 / c, 0.0), abs=LOCATED_MARK)
+    assert float(solution.final["x"]) == pytest.approx(-0.125, abs=LOCATED_MARK)
+
+
 def test_two_gates_slide_at_once():
     # x_i' = 1 - c_i g_i: both end on their surface, with shares 1 / c_i, at t = 1 and t = 2.
     c = np.array([4.0, 2.0])

@@ -57,6 +57,16 @@ def test_phases_follow_each_other_and_freeze_their_blocks():
     assert "both: reached t = 2.26" in solution.sentence
 
 
+@pytest.mark.parametrize("solve", [integrate, descend])
+@pytest.mark.parametrize("after", [[], [Phase("both", SLOW, 0.5)]])
+def test_a_stop_that_is_not_reached_ends_every_schedule(solve, after):
+    solution = solve([Phase("y to a tenth", SLOW, 0.5, stop=low(0.1)), *after], start)
+    assert solution.status is Status.FAILED
+    assert "its stop was not reached within 0.5." in solution.sentence
+    assert solution.time == pytest.approx(0.5, abs=IDENTITY)
+    assert solution.events == ()
+
+
 def test_one_trajectory_with_the_phase_as_a_coordinate():
     solution = integrate(PHASES, start, observe={"x": lambda th: th["x"]}, save=Linear(5), **TIGHT)
     table = solution.trajectory

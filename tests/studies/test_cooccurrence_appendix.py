@@ -6,7 +6,14 @@ import pytest
 from attnflow import studies
 from attnflow.claims import Ledger, Verdict, claims_in
 from attnflow.models import value_mlp
-from attnflow.studies.cooccurrence.claims import concentration, early_phase, late_phase, scaling
+from attnflow.studies.cooccurrence.claims import (
+    attention_in_phase_2,
+    concentration,
+    early_phase,
+    end_of_phase_1,
+    late_phase,
+    scaling,
+)
 
 LABELS = [
     *(f"E.{k}" for k in range(3, 29) if k != 18),  # Def. E.18 is a definition
@@ -17,7 +24,7 @@ LABELS = [
     "H.2",
 ]
 
-ROWS = claims_in(early_phase, late_phase, concentration)
+ROWS = claims_in(early_phase, end_of_phase_1, late_phase, attention_in_phase_2, concentration)
 
 
 def test_every_label_has_a_row():

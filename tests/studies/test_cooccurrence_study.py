@@ -25,7 +25,8 @@ from tolerances import PRINTED
 STUDY = "cooccurrence"
 KEYS = (
     *("gamma2", "r_star", "shares", "slope_measured", "r_measured", "t05", "t1", "t1_all", "t1_g"),
-    *("population_loss", "population_error", "safe_samples"),
+    *("population_loss", "population_error", "population_stderr", "population_worst"),
+    "safe_samples",
 )
 SMALL = {"samples": 12, "length": 4, "dim": 32, "neurons": 16, "until": 300.0}
 
@@ -98,6 +99,57 @@ def test_classes_and_samples_give_one_law(targets, proportions):
 def test_population_safe_numbers_of_samples():
     found = [theory.safe_samples(WordCooccurrence(length)) for length in (4, 5, 6, 8, 12, 20)]
     assert found == [48, 72, 90, 132, 216, 378]
+
+
+def by_coordinates(K: np.ndarray) -> np.ndarray:
+    """The multipliers of the shortest w with margins of at least 1, one after another."""
+    a = np.zeros(len(K))
+    for _ in range(100_000):
+        before = a.copy()
+        for i in range(len(a)):
+            a[i] = max(0.0, a[i] + (1 - K[i] @ a) / K[i, i])
+        if np.abs(a - before).max() < 1e-13 * max(1.0, a.max()):
+            break
+    return a
+
+
+def every_sentence_is_right(task: WordCooccurrence, n: int) -> bool:
+    """By the classes' Gram matrix and each class's worst sentence of words that there are."""
+    y, counts, free = task.label, task.counts(n), task.irrelevant
+    shared = task.relevant @ task.relevant.T
+    a = by_coordinates(y[:, None] * y * shared + np.diag(free / counts))
+    own = (y * a / counts)[free > 0]
+    base = shared @ (y * a)
+    worst = [y * (base + free * extreme) for extreme in (own.min(), own.max())]
+    return bool(np.min(worst) > 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("targets", "length", "proportions", "safe"),
+    [
+        (2, 3, (), 18),  # sentences with both targets have no irrelevant word
+        (3, 4, (), 56),
+        (1, 3, (), 12),
+        (2, 3, (0.4, 0.3, 0.2, 0.1), 20),
+        (2, 6, (0.7, 0.1, 0.1, 0.1), 110),
+        (2, 4, (0.02, 0.02, 0.48, 0.48), 900),
+    ],
+)
+def test_safe_numbers_by_another_solver(targets, length, proportions, safe):
+    task = WordCooccurrence(length, 40, targets, proportions)
+    assert theory.safe_samples(task) == safe
+    assert not every_sentence_is_right(task, safe - task.step)
+    assert all(every_sentence_is_right(task, n) for n in range(safe, 3 * safe, 2 * task.step))
+
+
+def test_a_population_that_cannot_be_listed_is_drawn():
+    """Also with uniform attention: no run ends in a refusal."""
+    task = WordCooccurrence(10, 40)
+    G = np.random.default_rng(0).normal(size=40)
+    found = observables.bag_population(task, G, 4000, 1)
+    again = observables.bag_population(task, G, 4000, 2)
+    assert found.loss_error > 0
+    assert abs(found.loss - again.loss) < 5 * np.hypot(found.loss_error, again.loss_error)
 
 
 def test_the_limit_error_vanishes_where_it_is_safe():
@@ -200,6 +252,14 @@ def test_descent_follows_the_flow_at_a_small_rate():
     assert gaps[1] < 0.01
 
 
+def test_descent_tells_its_stages_in_steps():
+    ready = study(**SMALL, mode="gd", rate=0.01)
+    for stage in ready.stages(ready.solution.trajectory):
+        assert stage.step == round(stage.time / 0.01)
+        assert stage.when == f"step {stage.step}"
+    assert "not by the end" in stage.evidence  # with 12 samples, by relevant words alone
+
+
 def test_frozen_attention_changes_little_in_the_paper_s_regime_and_much_outside():
     def effect(**keys: Any) -> float:
         trained, frozen = (
@@ -300,6 +360,7 @@ def test_the_population_loss_by_listing_by_bags_and_by_draws():
         ({"targets": 3}, "samples", "nearest is 56"),
         ({"k0": 0.0}, "k0", "positive"),
         ({"output": -1.0}, "output", "positive"),
+        ({"output": float("nan")}, "output", "positive"),
         ({"until": -1.0}, "until", "positive"),
         ({"mode": "sgd"}, "mode", "one of flow"),
     ],

@@ -375,3 +375,21 @@ def test_gate_switches_are_read_from_the_rows():
     assert [s["state"] for s in found] == ["off", "on"]
     assert all(s["gate"] == "minus c1 +v1 +v2" for s in found)
     assert observables.chosen_samples(TWO.orbits).tolist() == [1, 0]
+
+
+# --- The stretch that is attention's stage.
+
+
+def test_a_dip_that_the_rest_outweighs_does_not_end_a_stage():
+    t = np.arange(9.0)
+    outweighed = np.array([-1.0, -1, 2, 2, -0.1, 2, 2, -1, -1])
+    deep = np.array([-1.0, -1, 2, 2, -9, 2, 1, -1, -1])
+    assert stages.stretch(t, outweighed) == (2, 6)
+    assert stages.stretch(t, deep) == (2, 3)
+    assert stages.stretch(t, -np.ones(9)) is None
+
+
+def test_a_stretch_is_the_largest_in_time_and_not_in_rows():
+    t = np.array([0.0, 0.1, 0.2, 0.3, 0.4, 1.5, 2.0, 6.0, 7.0])
+    many = np.array([-1.0, 1, 1, 1, 1, -3, 1, 1, -1])
+    assert stages.stretch(t, many) == (6, 7)

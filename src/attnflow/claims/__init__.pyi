@@ -36,6 +36,7 @@ from .once import once as once
 from .paper import Paper as Paper, claims_in as claims_in
 from .regime import Condition as Condition, Regime as Regime, condition as condition
 from .row import Row as Row
+from .twice import against as against, compared as compared
 from .verdict import (
     Cause as Cause,
     Citation as Citation,

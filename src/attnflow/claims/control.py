@@ -8,6 +8,7 @@ tells (`refuse_copies`), by the text of the claim otherwise (`made_from_the_resu
 from __future__ import annotations
 
 import ast
+import copy
 import functools
 import inspect
 import textwrap
@@ -77,6 +78,8 @@ def refuse_copies(control: Control, given: NDArray, result: NDArray) -> None:
     """
     if given.shape != result.shape or len(np.unique(result)) < 3 or not np.isfinite(given).all():
         return
+    if np.array_equal(given, result):  # a side that is kept: whether it flips is seen
+        return
     allowed = 1e-12 * np.abs(given).max()
     if result.ndim == 2 and result.T.shape == given.shape:
         shift = given - result.T
@@ -107,6 +110,8 @@ def made_from_the_result(measure: Callable[..., Any]) -> str:
                     fault = _fault(expression, call, control, local)
                     if fault:
                         return f"the control `{ast.unparse(expression)}` {fault}: measure again"
+        for expression, fault in _where_not_right(function, local):
+            return f"the control `{ast.unparse(expression)}` {fault}: measure again"
     return ""
 
 
@@ -169,6 +174,45 @@ def _fault(
     if any(ast.dump(made) == ast.dump(r) for r in results if not _constant(r)):
         return "is made from the result itself"
     return ""
+
+
+def _where_not_right(
+    function: ast.FunctionDef, local: dict[str, ast.expr]
+) -> Iterator[tuple[ast.expr, str]]:
+    """What functions `(..., right)` return where not `right`, if it is made from the result."""
+    for node in ast.walk(function):
+        if not isinstance(node, ast.FunctionDef | ast.Lambda):
+            continue
+        if "right" not in [a.arg for a in node.args.args]:
+            continue
+        inside = [node.body] if isinstance(node, ast.Lambda) else _returned(node)
+        for value in inside:
+            for part in value.elts if isinstance(value, ast.Tuple) else [value]:
+                mine, other = (_Where(right).visit(copy.deepcopy(part)) for right in (True, False))
+                if ast.dump(mine) == ast.dump(other):
+                    continue
+                made = _core(other, local)
+                if _constant(made):
+                    yield other, "is a bare number"
+                elif ast.dump(made) == ast.dump(_core(mine, local)):
+                    yield other, "is made from the result itself"
+
+
+def _returned(function: ast.FunctionDef) -> list[ast.expr]:
+    return [n.value for n in ast.walk(function) if isinstance(n, ast.Return) and n.value]
+
+
+class _Where(ast.NodeTransformer):
+    """`x if right else y` with `right` known."""
+
+    def __init__(self, right: bool):
+        self.right = right
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
+        self.generic_visit(node)
+        if _named(node.test) != "right":
+            return node
+        return node.body if self.right else node.orelse
 
 
 def _core(node: ast.expr, local: dict[str, ast.expr]) -> ast.expr:

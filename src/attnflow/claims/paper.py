@@ -12,10 +12,12 @@ def attention_growth_rate(study):
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
@@ -91,16 +93,41 @@ class Paper:
 
         return made
 
+    def family(
+        self, rows: Mapping[str, tuple[Any, ...]], **options: Any
+    ) -> Callable[[Callable[..., Measurement]], tuple[Claim, ...]]:
+        """Claims of one shape, measured by `measure(study, *arguments)`, with options of `claim`.
+
+        `rows` gives each id its statement and the arguments; an empty statement is the docstring.
+
+        @paper.family({"eq 7": ("The keys are mirrored.", "K"), "eq 8": ("So are queries.", "Q")})
+        def mirrored(study, block): ...
+        """
+
+        def made(measure: Callable[..., Measurement]) -> tuple[Claim, ...]:
+            def row(id: str, statement: str, *arguments: Any) -> Claim:
+                @functools.wraps(measure)
+                def one(study: Any) -> Measurement:
+                    return measure(study, *arguments)
+
+                one.__doc__ = statement or measure.__doc__
+                return self.claim(id, **options)(one)
+
+            return tuple(row(id, *given) for id, given in rows.items())
+
+        return made
+
 
 def claims_in(*modules: ModuleType) -> tuple[Claim, ...]:
-    """The claims that modules define, in the order of their text.
+    """The claims that modules define, one by one or as families, in the order of their text.
 
     The first line of a module's docstring is the section of its claims on the page.
     """
     found: dict[tuple[str, Part], Claim] = {}
     for module in modules:
         section = (module.__doc__ or "").strip().split("\n")[0].rstrip(".")
-        for value in vars(module).values():
+        values = (v if isinstance(v, tuple) else (v,) for v in vars(module).values())
+        for value in chain.from_iterable(values):
             if isinstance(value, Claim) and value.measure.__module__ == module.__name__:
                 key = (value.id, value.part)
                 if key in found and found[key].measure is not value.measure:

@@ -45,9 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"attnflow {__version__}")
         return 0
     from attnflow.runs import stoppable
-    from attnflow.runs._signals import use_rare_collections
+    from attnflow.runs._signals import own_process
 
-    use_rare_collections()
+    own_process()
     with stoppable():
         try:
             return _dispatch(arguments)

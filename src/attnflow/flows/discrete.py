@@ -240,17 +240,10 @@ class _Descent(Course):
             finally:
                 self.work.seconds = self.seconds()
                 self.recorder.flush()
-            self.leave_phase(self._began * self.dt, self.step * self.dt)
-            if len(self.legs) == 1:
-                return status, sentence
-            name = leg.phase.name
-            if status is Status.DONE and leg.phase.stop is not None:
-                until = f"its stop was not reached within {leg.phase.until:.6g}."
-                return Status.FAILED, f"{name}: {until}"
-            if status is Status.DONE:
-                self.recorder.event(Event(name, self.step * self.dt, 1, leg.index))
-            if leg is self.legs[-1] or not (status is Status.DONE or stop == name):
-                return status, f"{name}: {sentence}"
+            met, span = stop == leg.phase.name, (self._began * self.dt, self.step * self.dt)
+            ended = self.end_phase(status, sentence, met, *span)
+            if ended is not None:
+                return ended
         raise AssertionError("a schedule has a phase")
 
     def _enter(self, leg: Leg, resumed: Checkpoint | None) -> None:
@@ -362,6 +355,9 @@ class _Descent(Course):
         self.recorder.row(self.leg, self.step * self.dt, self.step, y, u, measured, speed)
 
     def _checkpoint(self) -> None:
+        self.work.restarts += 1
+        if not self.recorder.resumable:
+            return
         leaves = jax.tree_util.tree_leaves(self.state)
         arrays = {f"optimiser.{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
         self.save(self.step * self.dt, arrays, {"began": self._began})

@@ -17,7 +17,7 @@ from attnflow.flows.layout import Params, Shares, Vector
 from attnflow.flows.options import MOVED, Limits, Solver, Store, has_cvode, option
 from attnflow.flows.phases import Phase, phases_of
 from attnflow.flows.probes import Mark, Observable, crossings
-from attnflow.flows.progress import Report, reporting
+from attnflow.flows.progress import Report, reporting, seldom
 from attnflow.flows.recorder import Bounds, Course, Drift, Leg, interruptible, legs_of, squared_norm
 from attnflow.flows.schedule import Every, Schedule, outputs_of
 from attnflow.flows.sinks import Checkpoint, Event
@@ -88,7 +88,7 @@ def integrate(
     atol = atol if how.atol is None else positive("atol", how.atol)
     solve = _Solve(legs, y0, rtol, atol, how, where, most, times, save)
     with interruptible() as asked, reporting(progress, "integrate") as report:
-        status, sentence = solve.run(asked, report)
+        status, sentence = solve.run(asked, seldom(report))
     chosen = solve.choice  # not chosen again: the same steps once more
     again = {
         "solve": integrate,
@@ -197,26 +197,17 @@ class _Solve(Course):
         while True:
             status, sentence = self._loop()
             self._note(self.now)
-            self.leave_phase(self.began, self.now)
-            name, stop = self.leg.phase.name, self.leg.phase.stop
-            ended = status is Status.STOPPED and sentence.startswith(f"'{name}' ")
-            if status is Status.DONE and stop is not None:
-                status = Status.FAILED
-                sentence = f"its stop was not reached within {self.leg.phase.until:.6g}."
-            more = self.leg.index + 1 < len(self.legs) and (ended or status is Status.DONE)
-            if len(self.legs) > 1 and status is Status.DONE:
-                self.recorder.event(Event(name, self.engine.t, 1, self.leg.index))
-            if not more:
-                if len(self.legs) > 1:
-                    sentence = f"{name}: {sentence}"
-                return self._judged(status, sentence)
+            met = status is Status.STOPPED and sentence.startswith(f"'{self.leg.phase.name}' ")
+            ended = self.end_phase(status, sentence, met, self.began, self.now)
+            if ended is not None:
+                return self._judged(*ended)
             t = self.now
             self._enter(self.leg.index + 1, t)
             lost = self.field.begin(self.y)
             if lost is not None:
                 return Status.FAILED, f"{self.leg.phase.name}: {lost}"
             self._restart(t)
-            self._checkpoint(t, restart=False)
+            self._checkpoint(t)
 
     def _judged(self, status: Status, sentence: str) -> tuple[Status, str]:
         """A solve whose conserved quantities moved did not follow the flow."""
@@ -230,7 +221,6 @@ class _Solve(Course):
         return status, sentence
 
     def _loop(self) -> tuple[Status, str]:
-        shown = 0.0
         # What is left after a switch at the very end is below the resolution of time.
         while self.end - self.engine.t > 1e-14 * self.end:
             t_old, y_old = self.engine.t, self.y
@@ -264,11 +254,8 @@ class _Solve(Course):
                 self.drift.look(self.y)
             if self.every and step % self.every == 0 and not last:
                 self._checkpoint(t_new)
-            if (now := time.perf_counter()) - shown > 0.1:
-                shown = now
-                self._report(t_new / self.end, f"t = {t_new:.5g}  {self.work.rhs:,} evaluations")
-        evaluations = self.work.rhs + self.work.jvp
-        self._report(1.0, f"t = {self.engine.t:.5g}  {evaluations:,} evaluations")
+                self.engine.start(t_new, self.y)
+            self._report(t_new / self.end, f"t = {t_new:.5g}  {self.work.rhs:,} evaluations")
         return Status.DONE, f"reached t = {self.engine.t:.6g}."
 
     def _due_at(self, step: int, last: bool) -> bool:
@@ -407,7 +394,7 @@ class _Solve(Course):
                 "chatter, or limits.switches is too small."
             )
         self._restart(t)
-        self._checkpoint(t, restart=False)
+        self._checkpoint(t)
         return None
 
     def _note(self, t: float) -> None:
@@ -420,14 +407,15 @@ class _Solve(Course):
         self._distances, _ = self._measure(self.y, False)
         self._mode_began, self._mode_first = t, self.u
 
-    def _checkpoint(self, t: float, restart: bool = True) -> None:
+    def _checkpoint(self, t: float) -> None:
+        self.work.restarts += 1
+        if not self.recorder.resumable:
+            return
         arrays = self.field.save()
         if self._mode_first is not None:
             arrays["mode.first"] = self._mode_first
         modes = {"mode.began": self._mode_began, "switches": self._switches}
         self.save(t, arrays, {**self.bounds.save(), "began": self.began, **modes})
-        if restart:
-            self.engine.start(t, self.y)
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from contextlib import contextmanager
 from typing import Any
@@ -32,3 +33,17 @@ def reporting(progress: bool | Report | None, title: str) -> Any:
     with Progress(*columns, console=Console(stderr=True), transient=False) as bar:
         task = bar.add_task(title, total=1.0, words="")
         yield lambda fraction, words: bar.update(task, completed=fraction, words=words)
+
+
+def seldom(report: Report) -> Report:
+    """The same, ten times a second at most, and at the end."""
+    shown = 0.0
+
+    def tell(fraction: float, words: str) -> None:
+        nonlocal shown
+        now = time.perf_counter()
+        if fraction >= 1 or now - shown > 0.1:
+            shown = now
+            report(fraction, words)
+
+    return tell

@@ -180,16 +180,27 @@ class Course:
     def seconds(self) -> float:
         return self._before + time.perf_counter() - self._clock
 
-    def leave_phase(self, begins: float, ends: float) -> None:
+    def end_phase(
+        self, status: Status, sentence: str, met: bool, begins: float, ends: float
+    ) -> tuple[Status, str] | None:
+        """Leave the present phase, whose own stop was `met` or not; None where another follows."""
         self.drift.look(self.y)
         for name, moved in self.drift.each.items():
             self.drifts[name] = self.drifts.get(name, 0.0) + moved
-        self.parts.append(Part(self.leg.phase.name, begins, ends))
+        phase, many = self.leg.phase, len(self.legs) > 1
+        self.parts.append(Part(phase.name, begins, ends))
+        if status is Status.DONE and phase.stop is not None:
+            status = Status.FAILED
+            sentence = f"its stop was not reached within {phase.until:.6g}."
+        if many and status is Status.DONE:
+            self.recorder.event(Event(phase.name, ends, 1, self.leg.index))
+        if self.leg is not self.legs[-1] and (met or status is Status.DONE):
+            return None
+        return status, f"{phase.name}: {sentence}" if many else sentence
 
     def save(self, t: float, arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> None:
         """Store a checkpoint: what every solve needs to go on, and what this one adds."""
         self.work.seconds = self.seconds()
-        self.work.restarts += 1
         conserved, moved = self.drift.save()
         parts = np.array([[p.begins, p.ends] for p in self.parts]).reshape(-1, 2)
         sums = {f"drift.{n}": d for n, d in self.drifts.items()}

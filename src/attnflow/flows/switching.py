@@ -191,7 +191,9 @@ class Field:
         if not ((share >= -ROUNDING) & (share <= 1 + ROUNDING)).all():
             return False
         rate = self.system.guard_rate(y, v)
-        slack = ROUNDING * np.abs(rate).max(initial=0.0)
+        # Where every gate slides all of `rate` is rounding: its size is that of the field beside.
+        beside = self.system.guard_rate(y, self._combined(y, on, ())[0])
+        slack = ROUNDING * max(np.abs(rate).max(initial=0.0), np.abs(beside).max(initial=0.0))
         for unit in units:
             for i in unit:
                 away = abs(rate[i]) if unit in slide else rate[i] * (1 - 2 * on[i])

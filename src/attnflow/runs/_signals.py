@@ -50,15 +50,21 @@ def stoppable() -> Iterator[None]:
             os.kill(os.getpid(), stop.came)
 
 
-def use_rare_collections() -> None:
-    """Look for garbage a hundred times less often: what JAX loads is looked through each time, and
-    drawing takes a sixth longer. A global setting, for processes of our own."""
+def own_process() -> None:
+    """Two global settings for processes of our own.
+
+    Garbage is looked for a hundred times less often: what JAX loads is looked through each time,
+    and drawing takes a sixth longer. xarray does without `dask.array`, which it loads with its
+    first variable (a quarter of a second) to recognise arrays that are never made here.
+    """
     gc.set_threshold(70_000)
+    if "dask" not in sys.modules:
+        sys.modules["dask.array"] = None  # type: ignore[assignment]  (then it cannot be imported)
 
 
 def begin_worker(parent: int) -> None:
     """In a worker process: between cells it ignores Ctrl-C, and it ends when its parent does."""
-    use_rare_collections()
+    own_process()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):

@@ -169,8 +169,11 @@ class WordCooccurrence:
     @property
     def count(self) -> int:
         """The number of different sentences up to the order of their words."""
-        rest = self.vocab - self.targets - 1
-        return sum(math.comb(rest + size - 1, size) for size in self.irrelevant.tolist())
+        return self.bag_count(self.vocab - self.targets - 1)
+
+    def bag_count(self, groups: int) -> int:
+        """The number of kinds of sentences where irrelevant words of a group are alike."""
+        return sum(math.comb(groups + size - 1, size) for size in self.irrelevant.tolist())
 
     @property
     def population(self) -> Sentences:
@@ -189,7 +192,7 @@ class WordCooccurrence:
         Exact where words of a group are alike to the model.
         """
         sizes = [int(g) for g in groups]
-        count = sum(math.comb(len(sizes) + s - 1, s) for s in self.irrelevant.tolist())
+        count = self.bag_count(len(sizes))
         if count > MOST:
             raise InputError(
                 "population",

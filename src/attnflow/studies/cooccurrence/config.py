@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from attnflow._errors import InputError, positive, shown, whole
+from attnflow._errors import InputError, positive, whole
 from attnflow.studies.config import fits, key, unused
 from attnflow.tasks.cooccurrence import WordCooccurrence
 
@@ -61,8 +61,8 @@ class Config:
             positive("until", self.until)
         if self.rtol >= 0.1:
             raise InputError("rtol", f"{self.rtol:g}; below 0.1")
-        if self.output < 0:
-            raise InputError("output", f"{shown(self.output)}; |a|^2 is positive (0: as init says)")
+        if self.output != 0:
+            positive("output", self.output)
         for name in ("samples", "length", "dim", "neurons"):
             whole(name, getattr(self, name))
         whole("vocab", self.vocab, least=0)
@@ -91,7 +91,7 @@ class Config:
             return
         wide = "vocab" if self.words > self.dim else "dim"
         value = self.words if wide == "vocab" else self.dim
-        fits(wide, value, 8 * 30 * min(m * d, d * d) + 8 * 4 * m * d)
+        fits(wide, value, 8 * 30 * min(m * d, d * d) + 8 * 4 * (m * d + d * d))
         if self.init in ("torch", "torch-output"):
             fits("neurons", self.neurons, 8 * 2 * self.neurons * m)
 

@@ -231,14 +231,11 @@ def norm_integral(time: Float[np.ndarray, "time"], U: Any = 1.0) -> Float[np.nda
 
 
 def last_decade_slope(
-    time: Float[np.ndarray, "time"],
-    loss: Float[np.ndarray, "time"],
-    U: Any = 1.0,
-    since: float | None = None,
+    time: Float[np.ndarray, "time"], loss: Float[np.ndarray, "time"], U: Any = 1.0
 ) -> float:
     """The least-squares slope of 1/loss on the integral of U dt over the last decade of time."""
     x = norm_integral(time, U)
-    last = time >= (time[-1] / 10 if since is None else since)
+    last = time >= time[-1] / 10
     return float(np.polyfit(x[last], 1 / loss[last], 1)[0])
 
 
@@ -268,10 +265,15 @@ def population(
     return weighed(margins, sentences.weight, None if exact else sentences.kind)
 
 
-def bag_population(task: WordCooccurrence, G: Float[np.ndarray, "word"]) -> Population:
-    """Exact with uniform attention, where irrelevant words of one value are alike."""
+def bag_population(
+    task: WordCooccurrence, G: Float[np.ndarray, "word"], draws: int, seed: int
+) -> Population:
+    """With uniform attention, where irrelevant words of one value are alike: exact where their
+    bags can be listed, which are far fewer than the sentences."""
     k = task.targets + 1
     value, size = np.unique(np.round(G[k:], 12), return_counts=True)
+    if task.bag_count(len(size)) > MOST:
+        return population(task, lambda X: X.label * G[X.token].sum(axis=1), draws, seed)
     bags = task.bags(size)
     F = (task.relevant @ G[:k])[bags.kind] + bags.times @ value
     return weighed(task.label[bags.kind] * F, bags.weight)

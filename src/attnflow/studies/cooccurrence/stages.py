@@ -30,20 +30,28 @@ def last_crossings(events: Sequence[Event]) -> dict[str, float]:
     return found
 
 
-def find(events: Sequence[Event], tau: float) -> list[Stage]:
-    """The phases; `tau` is the natural time of one unit of the run's."""
+def find(events: Sequence[Event], tau: float, rate: float | None = None) -> list[Stage]:
+    """The phases; `tau` is the natural time of one unit of the run's, `rate` that of descent."""
     last = last_crossings(events)
     upward = {e.name: e.direction > 0 for e in sorted(events, key=lambda e: e.time)}
-    found = [Stage("phase 1", 0.0, 1, "targets' values rise, the common word's follows")]
+
+    def stage(name: str, time: float, words: str) -> Stage:
+        step = None if rate is None else round(time / rate)
+        return Stage(name, time, evidence=words, step=step)
+
+    found = [stage("phase 1", 0.0, "targets' values rise, the common word's follows")]
     if upward.get("t05") and last["t05"] < (last["t1"] or float("inf")):
         since = f"{last['t05'] * tau:.4g}"
         words = f"the common word falls faster than a target rises from tau = {since} on"
-        found.append(Stage("common word", last["t05"], 1, words))
+        found.append(stage("common word", last["t05"], words))
     if upward.get("t1"):
-        samples, values = (f"{last[n] * tau:.4g}" for n in ("t1_all", "t1_g"))
+        samples, values = (
+            f"from {last[n] * tau:.4g}" if upward.get(n) else "not by the end"
+            for n in ("t1_all", "t1_g")
+        )
         words = (
             f"every class is right on average from tau = {last['t1'] * tau:.4g} on, every sample "
-            f"from {samples}, by its relevant words alone from {values}"
+            f"{samples}, by its relevant words alone {values}"
         )
-        found.append(Stage("phase 2", last["t1"], 1, words))
+        found.append(stage("phase 2", last["t1"], words))
     return found

@@ -172,7 +172,8 @@ class Cooccurrence(Study):
         return {mode: base.at(mode=mode, until=until) for mode in ("flow", "gd")}
 
     def stages(self, trajectory: xr.Dataset) -> list[Stage]:
-        return stages.find(self.events, self.tau)
+        rate = self.config.rate if self.config.mode == "gd" else None
+        return stages.find(self.events, self.tau, rate)
 
     def saddles(self, trajectory: xr.Dataset, **options: Any) -> None:
         """None: the flow waits nowhere and ends at infinity."""
@@ -221,13 +222,10 @@ class Cooccurrence(Study):
         if c.mode == "scalar":
             margins = self.task.label * (self.task.relevant @ final)
             return observables.weighed(margins, self.bags[2])
-        if c.infinite and c.tokens == "distinct":
-            return observables.bag_population(self.task, final)
         if c.infinite:
-            G, S = final, np.zeros((c.words, c.words))
-        else:
-            found = value_mlp.correlations(final)
-            G, S = np.asarray(found.G), np.asarray(found.S)
+            return observables.bag_population(self.task, final, DRAWS, c.seed)
+        found = value_mlp.correlations(final)
+        G, S = np.asarray(found.G), np.asarray(found.S)
 
         def margin(sentences: Sentences) -> np.ndarray:
             return observables.margins_of(sentences, c.dim, G, S)
@@ -262,5 +260,7 @@ class Cooccurrence(Study):
             **self.times(),
             "population_loss": population.loss,
             "population_error": population.error,
+            "population_stderr": population.loss_error,
+            "population_worst": population.worst,
             "safe_samples": theory.safe_samples(self.task),
         }

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 from scipy.integrate import solve_ivp
-from scipy.optimize import brentq
 
 from attnflow.observe.margin import Margin, largest_margin
 from attnflow.tasks.cooccurrence import Sentences, WordCooccurrence
@@ -38,7 +37,8 @@ class MarginLaw:
     relevant: Float[np.ndarray, "word"]
     """w of the targets and of the common word (last)."""
     irrelevant: Float[np.ndarray, "kind"]
-    """w of the irrelevant words: by the class that they occur in, or one by one."""
+    """w of the irrelevant words: by the class that they occur in (nan: it has none), or one by
+    one."""
 
     @property
     def r_star(self) -> float:
@@ -59,6 +59,7 @@ def class_law(task: WordCooccurrence, samples: int | None = None) -> MarginLaw:
     found = largest_margin(Z)
     relevant = _shortest(found, Z)[: task.targets + 1]
     irrelevant = task.label * found.weights / (counts * found.upper**2)
+    irrelevant[task.irrelevant == 0] = np.nan
     return MarginLaw(found.upper**2, _gap(found), found.weights, relevant, irrelevant)
 
 
@@ -97,10 +98,13 @@ def _gap(found: Margin) -> float:
 
 
 def worst_margin(task: WordCooccurrence, law: MarginLaw) -> float:
-    """The smallest margin of the limit direction over every sentence of the population."""
-    base = task.label * (task.relevant @ law.relevant)
-    worst = np.where(task.label > 0, law.irrelevant.min(), -law.irrelevant.max())
-    return float((base + task.irrelevant * worst).min())
+    """The smallest margin of the limit direction over every sentence of the population.
+
+    It is that of a negative one: those of a class that supports the margin have more places for
+    irrelevant words than the positive ones, whose margin on the training set is 1 too.
+    """
+    outputs = task.relevant @ law.relevant + task.irrelevant * np.nanmax(law.irrelevant)
+    return float(-outputs[1:].max())
 
 
 def safe_samples(task: WordCooccurrence) -> int | None:
@@ -198,19 +202,18 @@ def two_scalars(rtol: float = 1e-12) -> TwoScalars:
         both, single, none = (1 / (1 + np.exp(h)) for h in (2 * x - z, z - x, z))
         return [both / 2 - single / 6, single / 3 + none / 6 - both / 2]
 
-    small: dict[str, Any] = {"rtol": rtol, "atol": 1e-14, "max_step": 0.05}
-    run = solve_ivp(rates, (0, 40), (0.0, 0.0), "DOP853", dense_output=True, **small)
+    def lag(t: float, v: Any) -> float:
+        speed = rates(t, v)
+        return speed[1] - speed[0]
 
-    def at(t: float) -> np.ndarray:
-        return run.sol(t)
-
-    def lag(t: float) -> float:
-        v = rates(t, at(t))
+    def behind(_: float, v: Any) -> float:
         return v[1] - v[0]
 
-    peak = float(brentq(lag, 0.5, 8.0, xtol=1e-13))  # type: ignore[arg-type]
-    correct = float(brentq(lambda t: at(t)[1] - at(t)[0], 8.0, 30.0, xtol=1e-13))  # type: ignore
-    x, z = at(correct)
+    events: Any = [lag, behind]
+    run = solve_ivp(rates, (0, 40), (0.0, 0.0), "DOP853", events=events, rtol=rtol, atol=1e-14)
+    # The last ones: both functions may be zero at the start.
+    (peak, correct), (top, end) = ([e[-1] for e in x] for x in (run.t_events, run.y_events))
+    x, z = end
     loss = np.logaddexp(0, np.array([z - 2 * x, x - z, -z])) @ [1 / 2, 1 / 3, 1 / 6]
-    rise = np.logaddexp(0, at(peak)[0] - at(peak)[1]) / np.log(2)
-    return TwoScalars(peak, float(rise), correct, float(loss), float(x))
+    rise = np.logaddexp(0, top[0] - top[1]) / np.log(2)
+    return TwoScalars(float(peak), float(rise), float(correct), float(loss), float(x))

@@ -197,6 +197,7 @@ def _times(a: Any, b: Any) -> Any:
 
 
 def _joined(parts: list[Any]) -> Any:
-    if isinstance(parts[0], Jet):
+    if any(isinstance(part, Jet) for part in parts):
         return Jet.concatenate(parts)
-    return _namespace(parts[0]).concatenate(parts)
+    first, *_ = parts
+    return _namespace(first).concatenate(parts)

@@ -81,14 +81,12 @@ class SymmetricView:
         return self._lifted(state)["S"]
 
     def self_scores(self, state: Params) -> tuple[Any, Any]:
-        K, parts = self.flow.groups, self.flow.self_scores(state)
-        xp, flip = namespace(state["w"]), np.repeat([1.0, -1.0], K)
-
-        def full(total: Any, diff: Any) -> Any:
-            plus = xp.kron(diff, np.eye(K)) + xp.kron((total - diff) / K, np.ones((K, K)))
-            return xp.stack([plus, flip[:, None] * plus * flip[None, :]])
-
-        return full(parts["A_sum"], parts["A_diff"]), full(parts["B_sum"], parts["B_diff"])
+        parts, w = self.flow.self_scores(state), state["w"]
+        A, B = (
+            self.flow.lift({"w": w, "S_sum": parts[f"{X}_sum"], "S_diff": parts[f"{X}_diff"]})["S"]
+            for X in "AB"
+        )
+        return A, B
 
 
 class _Full:

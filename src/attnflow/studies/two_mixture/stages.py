@@ -1,7 +1,9 @@
 """The stages of a joint run: neurons 1.1 and 1.2, attention, convergence.
 
 The loss falls at the rate `|grad_w L|^2 + |grad_att L|^2`, so that each moment belongs to what
-lowers the loss: attention has its stage while its share q exceeds one half. Stage 1.2 begins
+lowers the loss: attention has its stage while its share q exceeds one half. Where q crosses that
+more than twice (it jumps at a gate), the stage is the stretch over which attention lowers the loss
+most beyond what the neurons do: a dip that the rest outweighs does not end it. Stage 1.2 begins
 where the first gate shuts. Nothing is tuned: one half is the majority.
 """
 
@@ -11,7 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 import xarray as xr
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
 from attnflow.observe.stages import Stage
 from attnflow.studies.two_mixture.observables import share
@@ -32,21 +34,21 @@ def find(data: xr.Dataset) -> list[Stage]:
 def joint(data: xr.Dataset) -> list[Stage]:
     """By the attention's share of the loss decrease."""
     t = data["time"].values
-    q = share({n: data[n].values for n in ("neuron_power", "attention_power")})
+    neurons, attention = (data[n].values for n in ("neuron_power", "attention_power"))
+    q = share({"neuron_power": neurons, "attention_power": attention})
     found = [Stage(NAMES[0], float(t[0]), 1, "all gates are on, the neurons align with v")]
-    shut = first_shut(data)
-    begin, end = longest(q > MAJORITY)
-    if shut is not None and (begin is None or shut[0] < t[begin]):
+    shut, stage = first_shut(data), stretch(t, attention - neurons)
+    if shut is not None and (stage is None or shut[0] < t[stage[0]]):
         found.append(Stage(NAMES[1], shut[0], 1, f"gate {shut[1]} shuts"))
-    if begin is None or end is None:
+    if stage is None:
         return found
+    begin, end = stage
     peak = float(q[begin : end + 1].max())
-    clear = float(np.clip((peak - MAJORITY) / (1 - MAJORITY), 0, 1))
     words = f"attention does {peak:.0%} of the loss decrease at its peak"
-    found.append(Stage(NAMES[2], crossing(t, q, begin), 1, words, clear))
+    found.append(Stage(NAMES[2], crossing(t, q, begin), 1, words, 2 * peak - 1))
     if end + 1 < len(t):
         words = f"the neurons do more than half again, at loss {data['loss'].values[end]:.3g}"
-        found.append(Stage(NAMES[3], crossing(t, q, end + 1), 1, words, clear))
+        found.append(Stage(NAMES[3], crossing(t, q, end + 1), 1, words, 2 * peak - 1))
     return found
 
 
@@ -90,14 +92,14 @@ def switches(data: xr.Dataset) -> list[dict]:
     return found
 
 
-def longest(holds: Bool[np.ndarray, "time"]) -> tuple[int | None, int | None]:
-    """The first and the last row of the longest run of rows where a condition holds."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], holds, [False]]).astype(int)))
-    if not len(edges):
-        return None, None
-    begins, ends = edges[::2], edges[1::2]
-    k = int(np.argmax(ends - begins))
-    return int(begins[k]), int(ends[k]) - 1
+def stretch(t: Series, surplus: Series) -> tuple[int, int] | None:
+    """First and last positive row of the stretch where a surplus adds up to most; None if none."""
+    steps = np.diff(t) * (surplus[1:] + surplus[:-1]) / 2
+    total = np.concatenate([[0.0], np.cumsum(steps)])
+    end = int(np.argmax(total - np.minimum.accumulate(total)))
+    begin = int(np.argmin(total[: end + 1]))
+    inside = begin + np.flatnonzero(surplus[begin : end + 1] > 0)
+    return (int(inside[0]), int(inside[-1])) if total[end] > total[begin] else None
 
 
 def crossing(t: Series, q: Series, i: int) -> float:
@@ -105,6 +107,4 @@ def crossing(t: Series, q: Series, i: int) -> float:
     if i == 0:
         return float(t[0])
     before, after = q[i - 1] - MAJORITY, q[i] - MAJORITY
-    if before * after > 0 or before == after:
-        return float(t[i])
     return float(t[i - 1] + (t[i] - t[i - 1]) * before / (before - after))

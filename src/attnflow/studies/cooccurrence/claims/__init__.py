@@ -16,10 +16,13 @@ SECTIONS = (
     "gradients",  # B, C
     "initial",  # D
     "closures",  # beyond the paper
-    "early_phase",  # E
-    "late_phase",  # F
+    "early_phase",  # E.3 to E.13
+    "end_of_phase_1",  # to E.28
+    "late_phase",  # F.2 to F.11
+    "attention_in_phase_2",  # to F.20
     "concentration",  # G, H
     "limits",  # beyond the paper
+    "runs",
 )
 """In the order of the paper, which is the order of the ledger."""
 

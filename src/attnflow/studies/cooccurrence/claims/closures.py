@@ -55,40 +55,34 @@ def flat(th: ValueMLP) -> np.ndarray:
     return np.concatenate([np.ravel(x) for x in written_out(th).values()])
 
 
+def stacked(moved: Any, names: tuple[str, ...] = BLOCKS) -> np.ndarray:
+    read = moved.get if isinstance(moved, dict) else lambda name: getattr(moved, name)
+    return np.concatenate([np.ravel(read(name)) for name in names])
+
+
 @paper.claim("ours: velocities")
 def velocities(study) -> Measurement:
     r"""The velocities of all weights, and of $u = W^\top a$ with the rest, are minus the gradient
     of eq. (2), with words that repeat and without."""
+    names = ("u", *BLOCKS[1:])
 
-    def weights(at: Point) -> np.ndarray:
-        moved = weight_flow(at.sentences, DIM).velocity(at.model)
-        return np.concatenate([np.ravel(getattr(moved, name)) for name in BLOCKS])
+    def weights(at: Point, dim: int = DIM) -> np.ndarray:
+        return stacked(weight_flow(at.sentences, dim).velocity(at.model))
 
     def reduced(at: Point, rate: float = OUTPUT) -> np.ndarray:
-        moved = reduced_flow(at.sentences, DIM, rate).velocity(at.model.reduced)
-        return np.concatenate([np.ravel(moved[name]) for name in ("u", *BLOCKS[1:])])
+        return stacked(reduced_flow(at.sentences, DIM, rate).velocity(at.model.reduced), names)
 
-    def exact(at: Point, u: bool) -> np.ndarray:
-        first = at.moved["W"].T @ at.model.a if u else at.moved["W"]
-        return np.concatenate([np.ravel(first), *(np.ravel(at.moved[n]) for n in BLOCKS[1:])])
+    def exact(at: Point) -> np.ndarray:
+        return stacked({**at.moved, "u": at.moved["W"].T @ at.model.a}, names)
 
-    def still(at: Point) -> np.ndarray:
-        moved = weight_flow(at.sentences, 4 * DIM).velocity(at.model)
-        return np.concatenate([np.ravel(getattr(moved, name)) for name in BLOCKS])
-
+    wide = Control("scores divided by sqrt(4 m)", lambda at: weights(at, 4 * DIM))
+    slow = Control("u at the rate of the others", lambda at: reduced(at, 1.0))
+    where = all_points(study)
     return every(
         weights=identity(
-            over=all_points(study),
-            predicted=weights,
-            measured=lambda at: exact(at, u=False),
-            control=Control("scores divided by sqrt(4 m)", still),
+            over=where, predicted=weights, measured=lambda at: stacked(at.moved), control=wide
         ),
-        reduced=identity(
-            over=all_points(study),
-            predicted=reduced,
-            measured=lambda at: exact(at, u=True),
-            control=Control("u at the rate of the others", lambda at: reduced(at, 1.0)),
-        ),
+        reduced=identity(over=where, predicted=reduced, measured=exact, control=slow),
     )
 
 
@@ -145,41 +139,33 @@ def one_solution(study) -> Measurement:
     point; $W$ follows as $W(0) + a(u - u(0))^\top/|a|^2$."""
     at = points(study)[0].repeated
     X, th = at.sentences, at.model
-    gram, reduced = gram_flow(X, DIM, OUTPUT), reduced_flow(X, DIM, OUTPUT)
-    full = integrate(weight_flow(X, DIM), th, 0.5, rtol=TIGHT).final
-    small = integrate(reduced, th.reduced, 0.5, rtol=TIGHT).final
-    closed = integrate(gram, gram.project(th), 0.5, rtol=TIGHT).final
-    still = reduced_flow(X, DIM, OUTPUT, frozen=True)
-    frozen = integrate(still, th.reduced, 0.5, rtol=TIGHT).final
-    held = gram_flow(X, DIM, OUTPUT, frozen=True)
-    frozen_gram = integrate(held, held.project(th), 0.5, rtol=TIGHT).final
+
+    def solved(flow: Any, start: Any) -> Any:
+        return integrate(flow, start, 0.5, rtol=TIGHT).final
+
+    def by_gram(frozen: bool) -> np.ndarray:
+        flow = gram_flow(X, DIM, OUTPUT, frozen)
+        return told(solved(flow, flow.project(th)))
+
+    full = solved(weight_flow(X, DIM), th)
+    small, frozen = (solved(reduced_flow(X, DIM, OUTPUT, f), th.reduced) for f in (False, True))
+    closed, held = by_gram(False), by_gram(True)
+
+    def neurons(state: Any) -> np.ndarray:
+        return th.W + np.outer(th.a, state["u"] - th.reduced["u"]) / OUTPUT
+
+    still = "frozen attention"
+    pairs = {
+        "reduced": (told(small), flat(full), Control(still, told(frozen))),
+        "gram": (closed, flat(full), Control(still, held)),
+        "frozen": (told(frozen), held, Control("trained", closed)),
+        "neurons": (neurons(small), full.W, Control(still, neurons(frozen))),
+    }
     return every(
-        reduced=equal(
-            predicted=told(small),
-            measured=flat(full),
-            rtol=2e-9,
-            control=Control("frozen attention", told(frozen)),
-        ),
-        gram=equal(
-            predicted=told(closed),
-            measured=flat(full),
-            rtol=2e-9,
-            control=Control("frozen attention", told(frozen_gram)),
-        ),
-        frozen=equal(
-            predicted=told(frozen),
-            measured=told(frozen_gram),
-            rtol=2e-9,
-            control=Control("trained", told(closed)),
-        ),
-        neurons=equal(
-            predicted=th.W + np.outer(th.a, small["u"] - th.reduced["u"]) / OUTPUT,
-            measured=full.W,
-            rtol=2e-9,
-            control=Control(
-                "frozen attention", th.W + np.outer(th.a, frozen["u"] - th.reduced["u"]) / OUTPUT
-            ),
-        ),
+        **{
+            name: equal(predicted=p, measured=m, rtol=2e-9, control=control)
+            for name, (p, m, control) in pairs.items()
+        }
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -9,19 +10,14 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from attnflow.claims import Regime, condition
+from attnflow.claims import Claim, Control, Measurement, Regime, always, condition, every
 from attnflow.models import value_mlp
 from attnflow.studies.cooccurrence import theory
 from attnflow.studies.cooccurrence.config import Config
 from attnflow.studies.cooccurrence.paper import paper
 
-WIDTH, NEURONS, UNTIL = 128, 16, 1e3
+WIDTH, NEURONS, UNTIL = 1024, 16, 1e3
 """m, m1 and the last tau of the run on the config's own words: Condition 1 wants m >= m1, L^2."""
-
-FEW: dict[str, Any] = {"samples": 24, "length": 4, "neurons": NEURONS, "vocab": 0}
-"""The words of the runs whose orders in the width are fitted: n >= L^2, and R* > 1."""
-
-WIDTHS = (256, 1024, 4096, 16384)
 
 PLAIN: dict[str, Any] = {
     "init": "condition",
@@ -67,8 +63,9 @@ def enough_samples(config: Config) -> Regime:
 
 @condition
 def wide(config: Config) -> Regime:
-    least = max(NEURONS, config.length**2)
-    return Regime(least <= WIDTH, f"Condition 1: m = {WIDTH} >= max(m1 = {NEURONS}, L^2) = {least}")
+    least = 4 * max(NEURONS, config.length**2)
+    words = f"Condition 1: m = {WIDTH} >= 4 max(m1 = {NEURONS}, L^2) = {least}"
+    return Regime(least <= WIDTH, words)
 
 
 @condition
@@ -148,18 +145,6 @@ def in_regime(study: Any) -> Run:
     return solved(inside(study))
 
 
-@paper.once
-def family(study: Any, dim: int, until: float = 300.0) -> Run:
-    """A run with few words at some width."""
-    return solved(few(study, dim=dim, until=until))
-
-
-def few(study: Any, **keys: Any) -> Any:
-    """The study with few words, at Condition 1."""
-    law = {"tokens": "distinct", "targets": 2, "proportions": ()}
-    return study.at(**{**PLAIN, **FEW, **law, **keys})
-
-
 def solved(ready: Any) -> Run:
     """The run of a study of finite width."""
     rows, init = ready.solution.trajectory, ready.initialisation
@@ -179,3 +164,35 @@ def solved(ready: Any) -> Run:
 def _words(state: Any) -> dict[str, np.ndarray]:
     found = value_mlp.correlations(state)
     return {n: np.asarray(getattr(found, n)) for n in ("U", "G", "VV", "S", "KK", "QQ")}
+
+
+# --- Checks; a check is a function of the study.
+
+Check = Callable[[Any], Measurement]
+Series = Callable[[Run], Any]
+
+
+def through(of: Series, other: tuple[str, Series], **bound: Any) -> Check:
+    """A bound on a series at all times of phase 2 of the run of `inside`."""
+
+    def check(study: Any) -> Measurement:
+        run = in_regime(study)
+        control = Control(other[0], other[1](run))
+        return always(times=run.tau, measured=of(run), after=run.T1, control=control, **bound)
+
+    return check
+
+
+def each(**checks: Check) -> Check:
+    """All of several checks."""
+    return lambda study: every(**{name: check(study) for name, check in checks.items()})
+
+
+def declared(module: str, regime: Any, id: str, statement: str, check: Check, **keys: Any) -> Claim:
+    """A row of a table of claims; it belongs to the module of the table."""
+
+    def measure(study: Any) -> Measurement:
+        return check(study)
+
+    measure.__doc__, measure.__module__ = statement, module
+    return paper.claim(id, regime=regime, **keys)(measure)

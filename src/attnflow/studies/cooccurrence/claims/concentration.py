@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from scipy import stats
 
@@ -40,12 +42,10 @@ def jacobian(s: np.ndarray, outer: float = 1.0) -> np.ndarray:
     return np.diag(p) - outer * np.outer(p, p)
 
 
-def steps(s: np.ndarray, along: np.ndarray, h: float = 1e-3) -> np.ndarray:
-    """The derivative of the softmax along a direction, by differences of sixth order."""
+def derivative(of: Any, h: float = 1e-3) -> np.ndarray:
+    """That of a function at 0, by differences of sixth order."""
     weights = {1: 45, 2: -9, 3: 1}
-    terms = [
-        w * (softmax(s + k * h * along) - softmax(s - k * h * along)) for k, w in weights.items()
-    ]
+    terms = [w * (of(k * h) - of(-k * h)) for k, w in weights.items()]
     return np.sum(terms, axis=0) / (60 * h)
 
 
@@ -55,7 +55,9 @@ def softmax_jacobian(study) -> Measurement:
     return identity(
         over=SCORES[:, 0],
         predicted=jacobian,
-        measured=lambda s: np.stack([steps(s, e) for e in np.eye(5)], axis=1),
+        measured=lambda s: np.stack(
+            [derivative(lambda t, e=e: softmax(s + t * e)) for e in np.eye(5)], axis=1
+        ),
         rtol=1e-10,
         control=Control("diag p alone", lambda s: jacobian(s, 0.0)),
     )
@@ -66,12 +68,7 @@ def softmax_rate(study) -> Measurement:
     r"""$\partial_tp(s(t)) = (\mathrm{diag}(p) - pp^\top)\partial_ts$, here along curved $s(t)$."""
 
     def moving(x: np.ndarray) -> np.ndarray:
-        h, weights = 1e-3, {1: 45, 2: -9, 3: 1}
-
-        def at(t: float) -> np.ndarray:
-            return softmax(x[0] + np.sin(t) * x[1] + t**2 * x[2])
-
-        return np.sum([w * (at(k * h) - at(-k * h)) for k, w in weights.items()], axis=0) / (60 * h)
+        return derivative(lambda t: softmax(x[0] + np.sin(t) * x[1] + t**2 * x[2]))
 
     return identity(
         over=SCORES,

@@ -69,6 +69,11 @@ class Point:
         return self.y / (1 + np.exp(self.y * self.F)) / len(self.y)
 
     @cached_property
+    def phi(self) -> np.ndarray:
+        """`(1/n) sum_i g_i y_i` times the attention on each word."""
+        return np.einsum("i,idh,ilh->d", self.gy, self.X, self.p)
+
+    @cached_property
     def moved(self) -> dict[str, np.ndarray]:
         """The flow's velocity of each weight: minus the gradient of eq. (2), by complex steps."""
         th = self.model

@@ -6,6 +6,7 @@ forces and rates follow from them by the formulas of Appendix C, written out onc
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,12 +14,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from attnflow.claims import Control, Measurement, order
+from attnflow.claims import Control, Measurement, always, at_least, at_most, order
 from attnflow.flows.driver import integrate
 from attnflow.flows.options import Solver
 from attnflow.flows.probes import Observable
 from attnflow.models import value_mlp
-from attnflow.studies.cooccurrence.claims.common import PLAIN
+from attnflow.studies.cooccurrence import observables, stages
+from attnflow.studies.cooccurrence.claims.common import PLAIN, Check
 from attnflow.studies.cooccurrence.paper import paper
 
 WIDTHS = (256, 1024, 4096, 16384)
@@ -30,7 +32,15 @@ END = 25.0
 LAST = 3e3
 """Where phase 2 is left, in the same clock."""
 
-SETTING = "n = 36, L = 4, m1 = 16, k0 = .3, k1 = 1, m = 256 to 16384; T1 = 25/(s1^2 m m1)"
+STARTS, WIDE = 3, 4096
+"""Starts of each width, and m of the statements for all times."""
+
+SETTING = (
+    f"n = 36, L = 4, m1 = 16, k0 = .3, k1 = 1, m = 256 to 16384, {STARTS} starts each; "
+    "T1 = 25/(s1^2 m m1)"
+)
+
+AT = f"n = 36, L = 4, m1 = 16, m = {WIDE}, k0 = .3, k1 = 1; T1 = 25/(s1^2 m m1) to 120 T1"
 
 
 def few(study: Any, **keys: Any) -> Any:
@@ -62,6 +72,8 @@ class Record:
     s0: float
     s1: float
     dim: int
+    times: dict[str, float]
+    """T0.5, T1, T1_all and T1_G of the run, by root finding."""
 
     @property
     def n(self) -> int:
@@ -202,12 +214,14 @@ def record(study: Any, dim: int, last: float = LAST, **keys: Any) -> Record:
         flow.project(model),
         last / unit,
         observe={n: Observable(part, host=True) for n, part in (_PRODUCTS | loss).items()},
+        marks=observables.marks(ready.view, ready.task),
         save=clock[clock <= last] / unit,
         rtol=c.rtol,
         solver=Solver("scipy", atol=c.rtol * init.s0**2 * float(np.sqrt(c.dim))),
-    ).trajectory
-    found = {n: run[n].values for n in _PRODUCTS}
-    return _record(ready, model.a, run["time"].values, found)
+    )
+    found = {n: run.trajectory[n].values for n in _PRODUCTS}
+    times = stages.last_crossings(run.events)
+    return _record(ready, model.a, run.trajectory["time"].values, found, times)
 
 
 @paper.once
@@ -222,23 +236,78 @@ def at_start(study: Any, dim: int, **keys: Any) -> Record:
     return _record(ready, model.a, np.zeros(1), {n: x[None] for n, x in found.items()})
 
 
-def in_width(
-    kind: Any, study: Any, y: Any, power: float, other: tuple[str, Any], tol: float = 0.2
-) -> Measurement:
-    """An order in the width m of `y(record)`; `other` is a quantity of another order, by name."""
-    name, quantity = other
-    return order(
-        kind,
-        over=WIDTHS,
-        y=lambda m: y(record(study, m)),
-        power=power,
-        tol=tol,
-        toward="infinity",
-        control=Control(name, measured=lambda m: quantity(record(study, m))),
-    )
+# --- Checks over these runs; a check is a function of the study.
+
+Quantity = Callable[[Record], Any]
+Named = tuple[str, Quantity]
+"""What a control measures in place of the quantity, by name."""
 
 
-def _record(ready: Any, a: Any, t: np.ndarray, found: dict[str, Any]) -> Record:
+def starts(study: Any) -> range:
+    """The seeds of the runs of one setting."""
+    return range(study.config.seed, study.config.seed + STARTS)
+
+
+def largest(x: np.ndarray) -> float:
+    return float(np.abs(x).max())
+
+
+def sweep(study: Any) -> list[Record]:
+    """The runs of every width, each from several starts."""
+    return [record(study, m, seed=seed) for m in WIDTHS for seed in starts(study)]
+
+
+@dataclass(frozen=True)
+class Over:
+    """Runs along which an order is fitted, in which quantity, and where that goes."""
+
+    runs: Callable[[Any], list[Record]]
+    x: Quantity
+    toward: Any = "infinity"
+
+
+ALL = Over(sweep, lambda r: r.dim)
+
+
+def power(
+    kind: Any, exponent: float, of: Quantity, other: Named, tol: float = 0.2, over: Over = ALL
+) -> Check:
+    """An order in the width m, or over other runs; its error holds the starts' spread."""
+
+    def check(study: Any) -> Measurement:
+        runs = over.runs(study)
+        x, y, there = ([float(q(r)) for r in runs] for q in (over.x, of, other[1]))
+        control = Control(other[0], measured=there)
+        return order(kind, x=x, y=y, power=exponent, tol=tol, toward=over.toward, control=control)
+
+    return check
+
+
+def bounded(bound: float, of: Quantity, other: Named, above: bool = False) -> Check:
+    """At most (`above`: at least) `bound` in the runs of every width and start."""
+    build = at_least if above else at_most
+
+    def check(study: Any) -> Measurement:
+        found, there = ([float(y(r)) for r in sweep(study)] for y in (of, other[1]))
+        return build(bound=bound, measured=found, control=Control(other[0], there))
+
+    return check
+
+
+def in_phase_2(of: Quantity, other: Named, **bound: Any) -> Check:
+    """A bound on a series at all times of phase 2, at one width."""
+
+    def check(study: Any) -> Measurement:
+        r = record(study, WIDE)
+        control = Control(other[0], other[1](r))
+        return always(
+            times=r.clock, measured=of(r), after=END * (1 - 1e-9), control=control, **bound
+        )
+
+    return check
+
+
+def _record(ready: Any, a: Any, t: Any, found: dict[str, Any], times: Any = None) -> Record:
     """With the neurons put together again, `w_j = idle part + a_j u / |a|^2`."""
     U, Nu, NV, N = (found.pop(name) for name in ("U", "Nu", "NV", "N"))
     a, m1 = np.asarray(a), len(a)
@@ -248,7 +317,7 @@ def _record(ready: Any, a: Any, t: np.ndarray, found: dict[str, Any]) -> Record:
     init, X = ready.initialisation, ready.sentences
     scales = {"s0": init.s0, "s1": init.s1, "dim": ready.config.dim}
     words = {"token": X.token, "y": X.label, "kind": X.kind}
-    return Record(t, U, P=P, NN=NN, a=a, **found, **words, **scales)
+    return Record(t, U, P=P, NN=NN, a=a, **found, **words, **scales, times=times or {})
 
 
 def _product(group: str, key: Any) -> Any:

@@ -24,7 +24,8 @@ SECTIONS = (
     "bilinear",
     "training",  # 4.1, Appendix E
     "cycles",
-    "solves",  # ours
+    "rules",  # ours
+    "solves",
 )
 """In the order of the paper, which is the order of the ledger."""
 

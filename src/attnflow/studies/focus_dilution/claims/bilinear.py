@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from attnflow.claims import Control, Measurement, equal, every, order
+from attnflow.claims import Control, Measurement, compared, equal, every, order
 from attnflow.expand.jets import Jet
 from attnflow.studies.focus_dilution.claims.degenerate_cases import (
     Case,
@@ -35,28 +35,21 @@ def second_order_taylor(study) -> Measurement:
     gradient."""
     ways, sizes = np.random.default_rng(2).standard_normal((4, 6)), np.geomspace(1e-3, 1e-2, 4)
 
-    def left(c: Case, terms: int) -> np.ndarray:
-        """What the expansions of loss and gradient leave, over all directions, by size."""
-        (f, f1, f2, f3), out = (c.beside.d("loss", k) for k in range(4)), []
-        for t in sizes:
-            gaps: tuple[list[Any], list[Any]] = [], []
-            for h in t * ways:
-                value, slope = f + f1 @ h, f1 + f2 @ h
-                if terms == 2:
-                    value, slope = value + h @ f2 @ h / 2, slope + f3 @ h @ h / 2
-                gaps[0].append(c.model.loss(c.beside.theta + h) - value)
-                gaps[1].append(-c.model.velocity(c.beside.theta + h) - slope)
-            out.append([np.linalg.norm(gap) for gap in gaps])
-        return np.array(out).T
+    def left(c: Case, t: float, second: bool) -> list[float]:
+        """What the expansions of loss and gradient leave, over all directions of this size."""
+        f, f1, f2, f3 = (c.beside.d("loss", k) for k in range(4))
+        gaps: tuple[list[Any], list[Any]] = [], []
+        for h in t * ways:
+            value, slope = f1 @ h + second * h @ f2 @ h / 2, f2 @ h + second * f3 @ h @ h / 2
+            gaps[0].append(c.model.loss(c.beside.theta + h) - f - value)
+            gaps[1].append(-c.model.velocity(c.beside.theta + h) - f1 - slope)
+        return [float(np.linalg.norm(gap)) for gap in gaps]
 
-    def fitted(c: Case) -> Measurement:
-        parts = {}
-        for name, second, first in zip(("loss", "gradient"), left(c, 2), left(c, 1), strict=True):
-            without = Control("without the second order", measured=first)
-            parts[name] = order("O", x=sizes, y=second, power=3, control=without)
-        return every(**parts)
+    def fitted(c: Case, k: int) -> Measurement:
+        how = {"kind": "O", "over": sizes, "power": 3}
+        return compared(order, "without the second order", lambda t, r: left(c, t, r)[k], **how)
 
-    return at_each(study, fitted)
+    return at_each(study, lambda c: every(loss=fitted(c, 0), gradient=fitted(c, 1)))
 
 
 @step("Lemma D.12")
@@ -79,10 +72,7 @@ def spread_of_half(study) -> Measurement:
 def second_attention_differential(c: Case, right: bool):
     r"""$d^2 A_i = d^2(\eta\gamma_i\gamma^\top)\,\mathrm{Var}(A_i)$ at the symmetric point: the
     term with $d\mathrm{Var}(A_i)$ vanishes there."""
-    scores, e = np.zeros((3, 3, 6, 6)), np.eye(6)
-    for i in range(3):
-        for j in range(3):
-            scores[i, j] = c.eta * (np.outer(e[i], e[j]) + np.outer(e[j], e[i]))
+    scores = c.eta * doubled(np.einsum("ia,jb->ijab", np.eye(6)[:3], np.eye(6)[:3]))
     spread = np.stack([var(a) for a in here(c, right).A])
     return np.einsum("ijab,ijk->ikab", scores, spread), here(c, right).d("attention", 2)
 

@@ -134,12 +134,8 @@ def jacobian(theta: OneLayerAttention, chain: MarkovChain) -> np.ndarray:
         )
         return np.concatenate([np.ravel(w) for w in moved])
 
-    columns = []
-    for k in range(len(y)):
-        z = y.astype(complex)
-        z[k] += 1j * h
-        columns.append(np.imag(velocity(z)) / h)
-    return np.stack(columns, axis=1)
+    steps = y + 1j * h * np.eye(len(y))
+    return np.stack([np.imag(velocity(z)) / h for z in steps], axis=1)
 
 
 def _softmax(z: np.ndarray) -> np.ndarray:
@@ -156,6 +152,14 @@ def blocks(theta: OneLayerAttention) -> list[np.ndarray]:
 def flat(theta: OneLayerAttention) -> np.ndarray:
     """All parameters as one vector, in the order W0, W1, WQ, WK."""
     return np.concatenate([np.ravel(w) for w in blocks(theta)])
+
+
+def moved(theta: OneLayerAttention, step: np.ndarray) -> OneLayerAttention:
+    """The parameters a step away, given as one vector."""
+    shapes = [w.shape for w in blocks(theta)]
+    parts = np.split(step, np.cumsum([np.prod(s) for s in shapes])[:-1])
+    pairs = zip(blocks(theta), parts, shapes, strict=True)
+    return OneLayerAttention(*(w + part.reshape(s) for w, part, s in pairs))  # type: ignore[arg-type]
 
 
 def cosine(a: Any, b: Any) -> float:

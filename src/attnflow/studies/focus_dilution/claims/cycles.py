@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 import numpy as np
 from scipy.integrate import quad
@@ -10,8 +10,10 @@ from scipy.integrate import quad
 from attnflow.claims import (
     Control,
     Measurement,
+    against,
     at_least,
     at_most,
+    compared,
     equal,
     every,
     fit_line,
@@ -19,13 +21,12 @@ from attnflow.claims import (
     not_reproduced,
     order,
     sign,
+    statistical,
 )
 from attnflow.models.one_layer import CONSERVED, OneLayerAttention
 from attnflow.models.one_layer import velocity as _velocity
 from attnflow.observe.stages import plateaus
 from attnflow.studies.focus_dilution import observables, rank_one, stages, theory, timeline
-from attnflow.studies.focus_dilution.claims.common import DIM as NARROW
-from attnflow.studies.focus_dilution.claims.common import jacobian, nonuniform
 from attnflow.studies.focus_dilution.claims.followed import (
     DIM,
     EQUAL,
@@ -42,8 +43,18 @@ FLOWS = "three laws, m = 16, eps = 1e-6"
 LONG = {"dim": 8, "scale": 1e-3, "until": 520.0}
 
 
-@paper.claim("Sec 4.1 (order of the stages)", part="experiment", setting=FLOWS)
-def stages_in_order(study) -> Measurement:
+experiment = partial(paper.claim, part="experiment")
+of_flows = partial(experiment, setting=FLOWS)
+predicted_for_flows = partial(paper.claim, part="constant", setting=FLOWS)
+
+
+def flows() -> list[Followed]:
+    return [flowed(law) for law in LAWS]
+
+
+@of_flows("Sec 4.1 (order of the stages)")
+@against("the leader's own attention", sign, predicted=+1, note="times between the four")
+def stages_in_order(study, right: bool):
     """Condensation, focus, dilution and the new direction follow each other: all embeddings point
     one way, the rarer tokens attend most to the leader, they attend to it less than at the start,
     and an embedding has left its direction. No rule of the study is used."""
@@ -51,143 +62,114 @@ def stages_in_order(study) -> Measurement:
     def events(run: Followed, seen: np.ndarray) -> list[float]:
         units = run.W0 / run.norms[:, :, None]
         same = np.einsum("tim,tjm->tij", units, units).min(axis=(1, 2)) > 0.9
-        peak = int(np.argmax(seen))
+        one, peak = int(np.argmax(same)), int(np.argmax(seen))
         less = np.flatnonzero(seen[peak:] < seen[0] - 0.05)
-        one = int(np.argmax(same))
         left = np.flatnonzero(run.off[one:].max(axis=1) > 0.1 * run.norms[one:].max(axis=1))
         rows = one, peak, peak + (less[0] if len(less) else 0), one + left[0]
         return np.diff([float(run.t[row]) for row in rows]).tolist()
 
-    runs = [flowed(law) for law in LAWS]
-    return sign(
-        predicted=+1,
-        measured=[events(run, _onto(run)) for run in runs],
-        control=Control(
-            "the leader's own attention", [events(run, run.attention[:, 0, 0]) for run in runs]
-        ),
-        note="times between the four",
-    )
+    return [events(run, _onto(run) if right else run.attention[:, 0, 0]) for run in flows()]
 
 
-@paper.claim("ours: focus is where attention turns", part="experiment", setting=FLOWS)
-def focus_by_its_velocity(study) -> Measurement:
+@of_flows("ours: focus is where attention turns")
+@against("where the most frequent of them turns", equal, rtol=1e-3, each=True)
+def focus_by_its_velocity(study, right: bool):
     """The stage rule marks focus where the velocity of the flow, carried to the attention by the
     chain rule, changes sign."""
 
-    def turns(run: Followed, velocity: np.ndarray) -> float:
+    def turns(run: Followed) -> float:
+        moved = _attention_velocity(run)[:, 1:, 0]
+        velocity = moved @ _weights(run) if right else moved[:, 0]
         near = np.abs(run.t - run.time("focus")) < 0.1 * run.time("focus")
         t, v = run.t[near], velocity[near]
         down = int(np.flatnonzero((v[:-1] > 0) & (v[1:] <= 0))[-1])
         return float(t[down] + (t[down + 1] - t[down]) * v[down] / (v[down] - v[down + 1]))
 
-    runs = [flowed(law) for law in LAWS]
-    return equal(
-        predicted=[turns(run, _onto_velocity(run)) for run in runs],
-        measured=[run.time("focus") for run in runs],
-        rtol=1e-3,
-        each=True,
-        control=Control(
-            "where the most frequent of them turns",
-            [turns(run, _attention_velocity(run)[:, 1, 0]) for run in runs],
-        ),
-    )
+    return [turns(run) for run in flows()], [run.time("focus") for run in flows()]
 
 
-@paper.claim("ours: the other stages by their definitions", part="experiment", setting=FLOWS)
+@of_flows("ours: the other stages by their definitions")
 def stages_by_their_definitions(study) -> Measurement:
     """Each rule marks where its quantity, computed from the weights, passes its gate: stable rank
     1.05, a query mode three times the start's, a fifth of a norm, 0.05 of attention, a tenth of W0
     aside, one half of a further rank. Its confidence is 1/2 at the gate and 1 far beyond it."""
-    runs = [flowed(law) for law in LAWS]
     names = ("condensation", "attention onset", "retraction", "dilution", "new direction")
-    cycles = [(name, 1) for name in names] + [("rank growth", 2)]
-    marked = [[run.stage(*each) for each in cycles] for run in runs]
+    gates = *((name, 1) for name in names), ("rank growth", 2)
+    each = [(run, *at) for run in flows() for at in gates]
 
-    def told(gate: float) -> list[list[float]]:
-        return [[_passed(run, *each, gate)[0] for each in cycles] for run in runs]
+    def time(right: bool):
+        told = [_passed(*at, 1.0 if right else 0.5)[0] for at in each]
+        return told, [run.time(name, cycle) for run, name, cycle in each]
+
+    def best(run: Followed) -> list[float]:
+        gain = np.ptp(_onto(run)[run.at("condensation") : run.at("focus") + 1])
+        return [*(_passed(run, *at)[1] for at in gates), gain / 0.002]
+
+    def confidence(right: bool):
+        runs = flows() if right else flows()[1:] + flows()[:1]
+        found = [[run.stage(*at) for at in (*gates, ("focus", 1))] for run in flows()]
+        told = 1 - 0.5 / np.array([best(run) for run in runs])
+        return told, [[stage.confidence for stage in stages_] for stages_ in found]
 
     return every(
-        time=equal(
-            predicted=told(1.0),
-            measured=[[stage.time for stage in each] for each in marked],
-            rtol=1e-6,
-            each=True,
-            control=Control("gates half as high", told(0.5)),
-        ),
-        confidence=equal(
-            predicted=[[1 - 0.5 / _passed(run, *each)[1] for each in cycles] for run in runs],
-            measured=[[stage.confidence for stage in each] for each in marked],
-            rtol=1e-6,
-            control=Control(
-                "1 at the gate", [[1 / _passed(run, *each)[1] for each in cycles] for run in runs]
-            ),
-        ),
+        time=compared(equal, "gates half as high", time, rtol=1e-6, each=True),
+        confidence=compared(equal, "of another law", confidence, rtol=1e-6),
     )
 
 
-@paper.claim("ours: focus is weak under gradient flow", part="experiment", setting=FLOWS)
-def focus_is_weak(study) -> Measurement:
+@of_flows("ours: focus is weak under gradient flow")
+@against("the leader's own attention", at_most, bound=0.15, note="over what there is to gain")
+def focus_is_weak(study, right: bool):
     """The rarer tokens' attention to the leader gains a few hundredths under gradient flow and
     never comes near 1 (eq. 17 is a limit the flow does not approach)."""
-    runs = [flowed(law) for law in LAWS]
-    room = np.array([1 - run.attention[0, 0, 0] for run in runs])
-    gain = [np.ptp(_onto(run)[: run.at("focus") + 1]) for run in runs]
-    own = [np.ptp(run.attention[:, 0, 0]) for run in runs]
-    return at_most(
-        bound=0.15,
-        measured=gain / room,
-        control=Control("the leader's own attention", own / room),
-        note=f"gains {', '.join(f'{g:+.3f}' for g in gain)}, over what there is to gain",
-    )
+
+    def gain(run: Followed) -> float:
+        own = run.attention[:, 0, 0]
+        return np.ptp(_onto(run)[: run.at("focus") + 1] if right else own) / (1 - own[0])
+
+    return [gain(run) for run in flows()]
 
 
-@paper.claim("ours: retraction is a change of sign", part="experiment", setting=FLOWS)
+@of_flows("ours: retraction is a change of sign")
 def retraction_changes_sign(study) -> Measurement:
     """The rarer tokens' embeddings pass zero and go on along the leader's direction backwards."""
 
-    def along(run: Followed, name: str) -> np.ndarray:
-        W0 = run.W0[run.at(name)]
-        return W0[2:] @ W0[0]
+    def along(name: str) -> list[np.ndarray]:
+        states = [run.W0[run.at(name)] for run in flows()]
+        return [W0[2:] @ W0[0] for W0 in states]
 
-    runs = [flowed(law) for law in LAWS]
-    before, after = ([along(run, n) for run in runs] for n in ("condensation", "new direction"))
+    before, after = along("condensation"), along("new direction")
     return every(
         before=sign(predicted=+1, measured=before, control=Control("at the new direction", after)),
         after=sign(predicted=-1, measured=after, control=Control("at condensation", before)),
     )
 
 
-@paper.claim("ours: the timeline from pi, lam, m and eps", part="constant", setting=FLOWS)
-def predicted_times(study) -> Measurement:
+@predicted_for_flows("ours: the timeline from pi, lam, m and eps")
+@against("the law of App. E at four times the width", equal, rtol=0.02, each=True)
+def predicted_times(study, right: bool):
     """The rank-one flow from the typical size of the start, with its transverse propagator,
     predicts when focus, dilution and the new direction come, here within 2 %.
 
     One start for each law: of twelve other seeds at m = 16, eps = 1e-6 one is 2.1 % off, the rest
     less than 2 %. From larger starts chance moves a single run by more: at m = 16, eps = 1e-3
-    four seeds lie
-    within 4 % of the prediction, and their mean within 1 %.
+    four seeds lie within 4 % of the prediction, and their mean within 1 %.
     """
     names = ("focus", "dilution", "new direction")
-
-    def told(**widths: int) -> list[list[float]]:
-        dims = {law: widths.get(law, DIM) for law in LAWS}
-        found = [timeline.predict(LAWS[law], dim, SMALL).times for law, dim in dims.items()]
-        return [[each[n] for n in names] for each in found]
-
-    return equal(
-        predicted=told(),
-        measured=[[flowed(law).time(n) for n in names] for law in LAWS],
-        rtol=0.02,
-        each=True,
-        control=Control("the law of App. E at four times the width", told(E=4 * DIM)),
-    )
+    wide = {law: DIM * (1 if right or law != "E" else 4) for law in LAWS}
+    told = [timeline.predict(LAWS[law], dim, SMALL).times for law, dim in wide.items()]
+    return [[each[n] for n in names] for each in told], [
+        [r.time(n) for n in names] for r in flows()
+    ]
 
 
-@paper.claim("ours: the timeline between the stages", part="constant", setting=FLOWS)
-def predicted_saddles(study) -> Measurement:
+@predicted_for_flows("ours: the timeline between the stages")
+@against("the stages instead", equal, rtol=0.02, atol=2.0, each=True)
+def predicted_saddles(study, right: bool):
     """So it does for the retraction, and for where the flow is slowest at the unigram and the
     rank-one point, within 2 %, and for the amplitude of Thm. 3.2, within 6 %."""
-    names = ("condensed", "retraction", "second saddle", "rank-one saddle")
+    between = ("condensed", "retraction", "second saddle", "rank-one saddle")
+    names = between if right else ("condensation", "focus", "dilution", "new direction")
 
     def seen(run: Followed) -> list[float]:
         size = [observables.amplitudes(run.theta(k), run.chain)[0] for k in range(len(run.t))]
@@ -195,21 +177,8 @@ def predicted_saddles(study) -> Measurement:
         waits = [p.time for p in plateaus(run.t, run.speed, run.loss)]
         return [float(run.t[first]), run.time("retraction"), *waits[:2]]
 
-    found = {law: timeline.predict(LAWS[law], DIM, SMALL).times for law in LAWS}
-    return equal(
-        predicted=[[found[law][n] for n in names] for law in LAWS],
-        measured=[seen(flowed(law)) for law in LAWS],
-        rtol=0.02,
-        atol=2.0,
-        each=True,
-        control=Control(
-            "the stages instead",
-            [
-                [found[law][n] for n in ("condensation", "focus", "dilution", "new direction")]
-                for law in LAWS
-            ],
-        ),
-    )
+    told = [timeline.predict(LAWS[law], DIM, SMALL).times for law in LAWS]
+    return [[each[n] for n in names] for each in told], [seen(run) for run in flows()]
 
 
 @paper.claim("ours: equal tokens in the timeline", part="constant", setting="m = 8, eps = 1e-3")
@@ -237,102 +206,71 @@ def equal_tokens_in_the_timeline(study) -> Measurement:
 
 
 @paper.claim("ours: the typical length of a normal vector", part="constant")
-def typical_length(study) -> Measurement:
+@against("the root of its mean square", identity, over=(1, 2, 3, 16), rtol=1e-9)
+def typical_length(study, dim: int, right: bool):
     r"""$E|x|$ of a standard normal vector of length $m$ is what the timeline starts from."""
-
-    def mean(dim: int) -> float:
-        weight = lambda r: r ** (dim - 1) * np.exp(-(r**2) / 2)  # noqa: E731
-        moments = [quad(lambda r, k=k: r**k * weight(r), 0, 40)[0] for k in (0, 1)]
-        return moments[1] / moments[0]
-
-    return identity(
-        over=(1, 2, 3, 16),
-        predicted=timeline.typical_length,
-        measured=mean,
-        rtol=1e-9,
-        control=Control("the root of its mean square", lambda dim: np.sqrt(dim)),
-    )
+    weight = lambda r: r ** (dim - 1) * np.exp(-(r**2) / 2)  # noqa: E731
+    moments = [quad(lambda r, k=k: r**k * weight(r), 0, 40)[0] for k in (0, 1)]
+    return timeline.typical_length(dim) if right else np.sqrt(dim), moments[1] / moments[0]
 
 
-@paper.claim("ours: the ends of a plateau", part="experiment", setting="law of 4.1, m = 8")
+@paper.claim("ours: the start of the timeline", part="constant")
+def start_of_the_timeline(study) -> Measurement:
+    r"""Its condensation starts from the mean over Gaussian starts of the unstable component of
+    Thm. 3.2, $\varepsilon E|\chi_m|/\sqrt2$."""
+    chain, dim = LAWS["E"], 4
+    draws = [OneLayerAttention.gaussian(chain.tokens, dim, 1.0, seed) for seed in range(400)]
+    sizes = [np.linalg.norm(theory.condensed_amplitude(theta, chain)) for theta in draws]
+    whole = [np.linalg.norm(chain.pi @ theta.W0) / np.linalg.norm(chain.pi) for theta in draws]
+    time = timeline.predict(chain, dim, 1e-3).times["condensed"]
+    start = 1e3 * theory.CONDENSED * np.exp(-theory.escape_rate(chain) * time)
+    other = Control("of the embedding alone", measured=whole)
+    return statistical(predicted=start, samples=sizes, seeds=range(400), control=other)
+
+
+@experiment("ours: the ends of a plateau", setting="law of 4.1, m = 8")
 def ends_of_a_plateau(study) -> Measurement:
     """A plateau is entered and left where the speed is half of its prominence, in decades, above
     its least; the prominence is how far it rises on the lower side before it falls below that."""
     run = flowed("4.1", **LONG)
     waits, log = plateaus(run.t, run.speed, run.loss), np.log10(run.speed)
+    rows = [int(np.argmin(np.abs(run.t - p.time))) for p in waits]
 
     def rise(values: np.ndarray) -> float:
         below = np.flatnonzero(values < values[0])
         return float(values[: below[0] if len(below) else None].max() - values[0])
 
-    rows = [int(np.argmin(np.abs(run.t - p.time))) for p in waits]
-    depth = np.array([min(rise(log[k:]), rise(log[k::-1])) for k in rows])
-    ends = np.array([[np.interp(t, run.t, log) for t in (p.enter, p.leave)] for p in waits])
+    def depth(right: bool):
+        sides = [(rise(log[k:]), rise(log[k::-1])) for k in rows]
+        return np.sort(sides, axis=1)[:, 0 if right else 1], [p.prominence for p in waits]
+
+    def ends(right: bool):
+        found = [[np.interp(t, run.t, log) for t in (p.enter, p.leave)] for p in waits]
+        height = log[rows] + depth(True)[0] * (0.5 if right else 1.0)
+        return np.stack([height] * 2, axis=1), found
+
     return every(
-        prominence=equal(
-            predicted=depth,
-            measured=[p.prominence for p in waits],
-            rtol=1e-9,
-            control=Control(
-                "on the higher side", [max(rise(log[k:]), rise(log[k::-1])) for k in rows]
-            ),
-        ),
-        ends=equal(
-            predicted=np.stack([log[rows] + depth / 2] * 2, axis=1),
-            measured=ends,
-            rtol=1e-9,
-            control=Control("at its full height", np.stack([log[rows] + depth] * 2, axis=1)),
-        ),
+        prominence=compared(equal, "on the higher side", depth, rtol=1e-9),
+        ends=compared(equal, "at its full height", ends, rtol=1e-9),
     )
 
 
-@paper.claim("ours: how fast each mode grows", part="constant", setting=FLOWS)
-def rates_of_the_modes(study) -> Measurement:
+@predicted_for_flows("ours: how fast each mode grows")
+@against("the next mode's rate", equal, rtol=0.025, each=True)
+def rates_of_the_modes(study, right: bool):
     r"""The amplitudes of the three unstable modes grow like $e^{rt}$ with $r = |\pi||v|$ at the
     origin, $c$ at the unigram point and the largest singular value of $\partial L/\partial M$ at
     the rank-one point."""
 
     def measured(run: Followed) -> list[float]:
-        seen = np.array(
-            [observables.amplitudes(run.theta(k), run.chain) for k in range(len(run.t))]
-        )
-        return [
-            fit_line(run.t[rows], np.log(seen[rows, k])).slope
-            for k, rows in enumerate(_windows(run, seen))
-        ]
+        rows = range(len(run.t))
+        seen = np.array([observables.amplitudes(run.theta(k), run.chain) for k in rows])
+        windows = enumerate(_windows(run, seen))
+        return [fit_line(run.t[w], np.log(seen[w, k])).slope for k, w in windows]
 
-    def told(law: str) -> list[float]:
-        rates = timeline.predict(LAWS[law], DIM, SMALL).rates
-        return [rates[n] for n in observables.AMPLITUDES]
-
-    def turned(law: str) -> list[float]:
-        mu0, c, sigma = told(law)
-        return [c, sigma, mu0]
-
-    return equal(
-        predicted=[told(law) for law in LAWS],
-        measured=[measured(flowed(law)) for law in LAWS],
-        rtol=0.025,
-        each=True,
-        control=Control("the next mode's rate", [turned(law) for law in LAWS]),
-    )
-
-
-@paper.claim("ours: the rate of settling", part="constant", regime=nonuniform)
-def settling_rate(study) -> Measurement:
-    """At the unigram point (W0, W1) settle, but for directions that stay, at least at the rate s
-    of the timeline."""
-    chain = study.chain
-    J = jacobian(theory.unigram_point(chain, NARROW), chain)
-    size = 2 * chain.tokens * NARROW
-    rates = np.sort(-np.linalg.eigvalsh(J[:size, :size]))
-    rates = rates[rates > 1e-9 * rates.max()]
-    return equal(
-        predicted=theory.slowest_contraction(chain),
-        measured=rates[0],
-        rtol=1e-9,
-        control=Control("the fastest", rates[-1] if len(rates) > 1 else theory.focus_rate(chain)),
-    )
+    told = [timeline.predict(LAWS[law], DIM, SMALL).rates for law in LAWS]
+    rates = np.array([[each[n] for n in observables.AMPLITUDES] for each in told])
+    return rates if right else rates[:, [1, 2, 0]], [measured(run) for run in flows()]
 
 
 @paper.claim("ours: how clean the unigram plateau is", part="constant", setting="rank-one flow")
@@ -341,54 +279,35 @@ def cleanliness_of_the_plateau(study) -> Measurement:
     chain = LAWS["E"]
     q, u = (x / np.linalg.norm(x) for x in (chain.pi, chain.pi - 1 / chain.tokens))
     flow = rank_one.vector_flow(lambda z: rank_one.velocity(z, chain), "rank one")
+    constants = 1 / theory.escape_rate(chain) + 0.5 / theory.focus_rate(chain)
 
     def least(scale: float) -> float:
-        start = scale * np.concatenate([q, u, [1, 1]])
-        until = (
-            1.6
-            * np.log(1 / scale)
-            * (1 / theory.escape_rate(chain) + 0.5 / theory.focus_rate(chain))
-        )
+        start, until = scale * np.concatenate([q, u, [1, 1]]), -1.6 * np.log(scale) * constants
         z = rank_one.solve(flow, start, until, atol=1e-4 * scale, rtol=1e-7).trajectory["z"].values
         near = np.abs(rank_one.loss(z, chain) - chain.unigram_entropy) < 1e-3
         return float(np.linalg.norm(rank_one.velocity(z[near], chain), axis=1).min())
 
-    return order(
-        "Theta",
-        over=(1e-5, 1e-6, 1e-7, 1e-8),
-        y=least,
-        power=theory.cleanliness(chain),
-        tol=0.01,
-        control=Control("the law of Section 4.1", theory.cleanliness(LAWS["4.1"])),
-    )
+    other = Control("the law of Section 4.1", theory.cleanliness(LAWS["4.1"]))
+    power, scales = theory.cleanliness(chain), (1e-5, 1e-6, 1e-7, 1e-8)
+    return order("Theta", over=scales, y=least, power=power, tol=0.01, control=other)
 
 
 @paper.claim("ours: what the flow conserves", setting=FLOWS)
-def conserved_along_the_flow(study) -> Measurement:
+@against("without WK; the other side; the column sums", at_most, bound=1e-3)
+def conserved_along_the_flow(study, right: bool):
     r"""While the weights grow from 1e-6 to order one $W_0^\top W_0 - W_1 W_1^\top - W_Q W_Q^\top
     - W_K W_K^\top$, $W_Q^\top W_Q - W_K^\top W_K$ and the row sums of $W_1$ stay as they are."""
-
-    def drift(quantity, run: Followed) -> float:
-        return max(
-            float(np.abs(quantity(run.theta(row)) - quantity(run.theta(0))).max())
-            for row in range(0, len(run.t), 20)
-        )
-
-    def without(theta: OneLayerAttention) -> Any:
-        return theta.W0.T @ theta.W0 - theta.W1 @ theta.W1.T - theta.WQ @ theta.WQ.T
-
-    others = (without, lambda th: th.WQ @ th.WQ.T - th.WK @ th.WK.T, lambda th: th.W1.sum(axis=0))
-    run = flowed("4.1")
-    return at_most(
-        bound=1e-3,
-        measured=[drift(quantity, run) for quantity in CONSERVED.values()],
-        control=Control(
-            "without WK; the other side; the column sums", [drift(each, run) for each in others]
-        ),
+    others = (
+        lambda th: th.W0.T @ th.W0 - th.W1 @ th.W1.T - th.WQ @ th.WQ.T,
+        lambda th: th.WQ @ th.WQ.T - th.WK @ th.WK.T,
+        lambda th: th.W1.sum(axis=0),
     )
+    run, quantities = flowed("4.1"), CONSERVED.values() if right else others
+    seen = [[c(run.theta(row)) for row in range(0, len(run.t), 20)] for c in quantities]
+    return [np.abs(np.subtract(c, c[0])).max() for c in seen]
 
 
-@paper.claim("Sec 4.1 (four chains)", part="experiment", setting="m = 8, eps = 1e-3")
+@experiment("Sec 4.1 (four chains)", setting="m = 8, eps = 1e-3")
 def four_chains(study) -> Measurement:
     """Chains with one stationary law pass the same stages: they condense alike, and attention
     focuses and dilutes in each, but not at the same time.
@@ -396,47 +315,43 @@ def four_chains(study) -> Measurement:
     The paper does not print its four matrices; ours are `tasks.laws.CHAINS`.
     """
     short = {"dim": 8, "scale": 1e-3, "until": 85.0}
-    runs = [flowed("4.1", kind, **short) for kind in CHAINS]
-    other = flowed("ours", **short)
+    runs, other = [flowed("4.1", kind, **short) for kind in CHAINS], flowed("ours", **short)
     condensed, focused = ([run.time(n) for run in runs] for n in ("condensation", "focus"))
+
+    def condense(right: bool):
+        return condensed[0], condensed if right else other.time("condensation")
+
+    def dilute(right: bool) -> list[float]:
+        parts = [(_onto(r), r.at("focus")) for r in runs]
+        return [np.ptp(onto[k:] if right else onto[:k]) for onto, k in parts]
+
+    def differ(right: bool) -> float:
+        times = focused if right else condensed
+        return np.ptp(times) / max(times)
+
     return every(
-        condense=equal(
-            predicted=condensed[0],
-            measured=condensed,
-            rtol=0.02,
-            control=Control("another law", other.time("condensation")),
-        ),
-        dilute=at_least(
-            bound=stages.LOSS_OF_FOCUS,
-            measured=[np.ptp(_onto(run)[run.at("focus") :]) for run in runs],
-            control=Control("until the focus", [np.ptp(_onto(r)[: r.at("focus")]) for r in runs]),
-        ),
-        differ=at_least(
-            bound=0.05,
-            measured=np.ptp(focused) / max(focused),
-            control=Control("condensation", np.ptp(condensed) / max(condensed)),
-        ),
+        condense=compared(equal, "another law", condense, rtol=0.02),
+        dilute=compared(at_least, "until the focus", dilute, bound=stages.LOSS_OF_FOCUS),
+        differ=compared(at_least, "condensation", differ, bound=0.05),
     )
 
 
-@paper.claim("Sec 4.1 (the pattern repeats)", part="experiment", setting="law of 4.1, m = 8")
+@experiment("Sec 4.1 (the pattern repeats)", setting="law of 4.1, m = 8")
 def second_cycle(study) -> Measurement:
     """After stage IV the second token leads a cycle of its own: the rarer tokens turn away from it
     too, and the first of them retracts."""
     run = flowed("4.1", **LONG)
-    weights = run.chain.pi[2:] / run.chain.pi[2:].sum()
-    onto = run.attention[:, 2:, 1] @ weights
+    onto = run.attention[:, 2:, 1] @ (run.chain.pi[2:] / run.chain.pi[2:].sum())
     a, b = (run.at("new direction", cycle) for cycle in (1, 2))
     fresh = np.max(1 - run.norms[a:b] / np.maximum.accumulate(run.norms[a:b], axis=0), axis=0)
+
+    def away(right: bool) -> float:
+        return onto[a] - onto[b] if right else onto[0] - onto[a]
+
+    leads = Control("token 1, which leads", fresh[1])
     return every(
-        away=at_least(
-            bound=0.3,
-            measured=onto[a] - onto[b],
-            control=Control("in the first cycle", onto[0] - onto[a]),
-        ),
-        retract=at_least(
-            bound=0.1, measured=fresh[2], control=Control("token 1, which leads", fresh[1])
-        ),
+        away=compared(at_least, "in the first cycle", away, bound=0.3),
+        retract=at_least(bound=0.1, measured=fresh[2], control=leads),
     )
 
 
@@ -517,12 +432,11 @@ def _passed(run: Followed, name: str, cycle: int, gate: float = 1.0) -> tuple[fl
 
 def _onto(run: Followed) -> np.ndarray:
     """The rarer tokens' attention to the leader, by their frequency."""
-    return run.attention[:, 1:, 0] @ (run.chain.pi[1:] / run.chain.pi[1:].sum())
+    return run.attention[:, 1:, 0] @ _weights(run)
 
 
-def _onto_velocity(run: Followed) -> np.ndarray:
-    weights = run.chain.pi[1:] / run.chain.pi[1:].sum()
-    return _attention_velocity(run)[:, 1:, 0] @ weights
+def _weights(run: Followed) -> np.ndarray:
+    return run.chain.pi[1:] / run.chain.pi[1:].sum()
 
 
 def _attention_velocity(run: Followed) -> np.ndarray:

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
 import numpy as np
 
-from attnflow.claims import Control, Measurement, at_most, equal, every, order, sign
+from attnflow.claims import (
+    Control,
+    Measurement,
+    against,
+    at_most,
+    compared,
+    equal,
+    every,
+    order,
+    sign,
+)
 from attnflow.expand.jets import Jet
 from attnflow.models import one_layer
 from attnflow.models.one_layer import OneLayerAttention
@@ -99,47 +113,41 @@ def remainders(case: Case, *terms: str) -> list[float]:
     return out
 
 
-@step("eq 22")
-def first_order_expansion(study) -> Measurement:
-    r"""$-\nabla L(\theta,\delta) = J_0\theta + \delta f_1$ up to terms of second order."""
+def expanded(*terms: str, without: str, power: int) -> Callable[[Any], Callable[..., Measurement]]:
+    """What an expansion leaves is of this order, and is not without one of its terms."""
 
     def fitted(c: Case) -> Measurement:
-        without = Control("without f_1", measured=remainders(c, "J0"))
-        return order("O", x=SIZES, y=remainders(c, "J0", "f1"), power=2, control=without)
+        other = Control(f"without {without}", measured=remainders(c, *(set(terms) - {without})))
+        return order("O", x=SIZES, y=remainders(c, *terms), power=power, control=other)
 
-    return at_each(study, fitted)
+    return lambda function: wraps(function)(lambda study: at_each(study, fitted))
+
+
+@step("eq 22")
+@expanded("J0", "f1", without="f1", power=2)
+def first_order_expansion(study) -> Any:
+    r"""$-\nabla L(\theta,\delta) = J_0\theta + \delta f_1$ up to terms of second order."""
 
 
 @step("eq 96")
-def second_order_expansion(study) -> Measurement:
+@expanded("J0", "f1", "B", "J1", "f2", without="J1", power=3)
+def second_order_expansion(study) -> Any:
     r"""With $\frac12 B(\theta,\theta) + \delta J_1\theta + \frac12\delta^2 f_2$ it is right to
     second order."""
 
-    def fitted(c: Case) -> Measurement:
-        without = Control("without J_1", measured=remainders(c, "J0", "f1", "B", "f2"))
-        y = remainders(c, "J0", "f1", "B", "J1", "f2")
-        return order("O", x=SIZES, y=y, power=3, control=without)
-
-    return at_each(study, fitted)
-
 
 @step("eq 23")
-def split_equations(study) -> Measurement:
+@against("without k_3", equal, rtol=1e-13, note="share of |grad L|^2 at a point beside")
+def split_equations(study, right: bool):
     r"""Stationarity is the pair $Q_R^\top\nabla L = 0$, $Q_K^\top\nabla L = 0$: together they are
     all of it."""
 
-    def share(case: Case, kernel: int) -> float:
+    def share(case: Case) -> float:
         v = case.model.velocity(case.theta + np.linspace(-0.2, 0.3, 6), 0.1 * case.small)
-        size = np.sum((case.R.T @ v) ** 2) + np.sum((case.K[:, :kernel].T @ v) ** 2)
-        return float(size / (v @ v))
+        basis = np.hstack([case.R, case.K if right else case.K[:, :2]])
+        return float(np.sum((basis.T @ v) ** 2) / (v @ v))
 
-    return equal(
-        predicted=1.0,
-        measured=stacked(study, lambda c: share(c, 3)),
-        rtol=1e-13,
-        control=Control("without k_3", measured=stacked(study, lambda c: share(c, 2))),
-        note="share of |grad L|^2 at a point beside",
-    )
+    return 1.0, stacked(study, share)
 
 
 @step("eq 93")
@@ -176,11 +184,6 @@ def eta_rate(c: Case, *orders: int) -> np.ndarray:
 # -- Proposition D.1 -----------------------------------------------------------------------------
 
 
-def on_the_leaf(study) -> list[Case]:
-    """The same points on the leaf of small starts, |gamma|^2 = |beta|^2 + 2 eta."""
-    return [Case(c.p, c.l, c.eta, gap=2 * c.eta) for c in cases(study)]
-
-
 def leaf(c: Case) -> Case:
     """The same point on the leaf of small starts, |gamma|^2 = |beta|^2 + 2 eta."""
     return Case(c.p, c.l, c.eta, gap=2 * c.eta)
@@ -191,21 +194,16 @@ def kernel_dimension(study) -> Measurement:
     r"""$\dim\ker J_0 = 3$ at the symmetric degenerate point, where $|\gamma| = |\beta|$ and
     $\beta^\top\mathbf 1 = 0$."""
 
-    def zeros(c: Case) -> int:
-        rates = np.abs(np.linalg.eigvalsh(c.J0))
-        return int(np.sum(rates < 1e-9 * rates.max()))
+    def zeros(right: bool):
+        rates = [np.abs(np.linalg.eigvalsh(here(c, right).J0)) for c in cases(study)]
+        return 3, [int(np.sum(r < 1e-9 * r.max())) for r in rates]
 
     def hypotheses(c: Case, right: bool):
         g, b = np.split((c if right else leaf(c)).theta, 2)
         return g @ g - b @ b, b.sum()
 
     return every(
-        dimension=equal(
-            predicted=3,
-            measured=stacked(study, zeros),
-            rtol=0,
-            control=Control("beside it", measured=stacked(study, lambda c: zeros(c.beside))),
-        ),
+        dimension=compared(equal, "beside it", zeros, rtol=0),
         hypotheses=vanishes(study, hypotheses, "on the leaf of small starts"),
     )
 
@@ -278,30 +276,26 @@ def range_equation_solvable(study) -> Measurement:
     r"""The range equation has a solution $y = \zeta(x,\delta)$ near $(0,0)$: $\Lambda_R$ is
     invertible."""
 
-    def least(case: Case, basis: np.ndarray) -> float:
-        return -np.linalg.eigvalsh(basis.T @ case.J0 @ basis)[-1]
+    def least(c: Case, right: bool) -> float:
+        basis = c.R if right else np.column_stack([c.R[:, :2], c.K[:, 2]])
+        return -np.linalg.eigvalsh(basis.T @ c.J0 @ basis)[-1]
 
-    solved = [
-        c.reduction.solve(x * np.array([0.3, 1.0, -0.5]), d).residual
-        for c in cases(study)
-        for x, d in ((0.0, c.deltas[-1]), (1e-3, c.deltas[0]), (0.02, 0.0))
-    ]
-    first = stacked(study, lambda c: c.R.T @ c.model.velocity(c.theta, c.deltas[0]))
-    mixed = stacked(study, lambda c: least(c, np.column_stack([c.R[:, :2], c.K[:, 2]])))
+    def residual(c: Case, right: bool) -> Any:
+        if not right:
+            return c.R.T @ c.model.velocity(c.theta, c.deltas[0])
+        points = (0.0, c.deltas[-1]), (1e-3, c.deltas[0]), (0.02, 0.0)
+        return [c.reduction.solve(x * np.array([0.3, 1.0, -0.5]), d).residual for x, d in points]
+
     return every(
-        invertible=sign(
+        invertible=compared(
+            sign,
+            "k_3 for q_3",
+            lambda r: stacked(study, lambda c: least(c, r)),
             predicted=+1,
-            measured=stacked(study, lambda c: least(c, c.R)),
             margin=1e-9,
-            control=Control("k_3 for q_3", mixed),
             note="smallest rate on the range",
         ),
-        solved=at_most(
-            bound=1e-13,
-            measured=max(solved),
-            control=Control("before Newton", np.abs(first).max()),
-            note="|Q_R^T grad L|",
-        ),
+        solved=vanishes(study, residual, "before Newton", bound=1e-13),
     )
 
 
@@ -340,20 +334,16 @@ def speeds(case: Case, points: list[np.ndarray]) -> np.ndarray:
 
 
 @stated("Thm 3.9 (eq 24)")
-def gradient_at_the_perturbed_point(study) -> Measurement:
+@against("at the explicit first-order point (100)", at_most, bound=1.0, note="over (delta/p)^3")
+def gradient_at_the_perturbed_point(study, right: bool):
     r"""$|\nabla L(\theta(\delta),\delta)| = O(\delta^3)$: it stays below $(\delta/p)^3$, $p$ the
-    mass of a lower token."""
+    mass of a lower token, at the range solution with $x = 0$."""
 
-    def ratios(case: Case, points: list[np.ndarray]) -> np.ndarray:
-        return speeds(case, points) / (case.deltas / case.small) ** 3
+    def ratios(c: Case) -> np.ndarray:
+        points = [s.theta for s in c.path] if right else c.explicit
+        return speeds(c, points)
 
-    explicit = stacked(study, lambda c: ratios(c, c.explicit).max())
-    return at_most(
-        bound=1.0,
-        measured=stacked(study, lambda c: ratios(c, [s.theta for s in c.path])),
-        control=Control("at the explicit first-order point (100)", explicit.max()),
-        note="|grad L|/(delta/p)^3 at the range solution, x = 0",
-    )
+    return stacked(study, lambda c: ratios(c) / (c.deltas / c.small) ** 3)
 
 
 @stated("ours: the perturbed point is exactly critical")
@@ -377,8 +367,7 @@ def exactly_critical(study) -> Measurement:
 
 @stated("ours: the explicit first-order point", part="constant")
 def explicit_point(study) -> Measurement:
-    r"""At the explicit point $\delta\sqrt2 c q_2$ of (100) the gradient is of order
-    $\delta^2$."""
+    r"""At the explicit point $\delta\sqrt2 c q_2$ of (100) the gradient is of order $\delta^2$."""
 
     def fitted(c: Case) -> Measurement:
         c = Case(c.p, c.l, c.eta)
@@ -391,14 +380,14 @@ def explicit_point(study) -> Measurement:
 
 
 @stated("Thm 3.9 (slow tangential)")
-def tangential_rates(study) -> Measurement:
+@against("the transverse rate", at_most, bound=1.0, note="over (delta/p)^2")
+def tangential_rates(study, right: bool):
     r"""Positive eigenvalues born from the kernel stay below $(\delta/p)^2$."""
-    fast = stacked(study, lambda c: c.path_rates[:, 0] / (c.deltas / c.small) ** 2)
-    return at_most(
-        bound=1.0,
-        measured=stacked(study, lambda c: c.tangential.max(axis=1) / (c.deltas / c.small) ** 2),
-        control=Control("the transverse rate", fast.max()),
-    )
+
+    def largest(c: Case) -> np.ndarray:
+        return c.tangential.max(axis=1) if right else c.path_rates[:, 0]
+
+    return stacked(study, lambda c: largest(c) / (c.deltas / c.small) ** 2)
 
 
 @stated("ours: tangential eigenvalues are exactly zero")
@@ -467,28 +456,17 @@ def transverse_coefficient(study) -> Measurement:
 
 @stated("Lemma D.17 (gradients)")
 def sizes_of_the_gradients(study) -> Measurement:
-    r"""At the perturbed point $\partial L/\partial\Phi = O(\delta^2)$, while
+    r"""At the perturbed point $\partial L/\partial\Phi = O(\delta^2)$ (it is exactly zero), while
     $\partial L/\partial M = \Theta(\delta)$."""
 
-    def scores(shift: np.ndarray | float) -> float:
-        found = [
-            np.abs(c.model.fields(s.theta + shift, s.p).GP).max() / (s.p / c.small) ** 2
-            for c in cases(study)
-            for s in c.path
-        ]
-        return max(found)
+    def score(c: Case, right: bool) -> list[np.ndarray]:
+        shift = 0.0 if right else BESIDE
+        return [c.model.fields(s.theta + shift, s.p).GP * (c.small / s.p) ** 2 for s in c.path]
 
-    return every(
-        GP=at_most(
-            bound=1.0,
-            measured=scores(0.0),
-            control=Control("beside it", scores(BESIDE)),
-            note="|dL/dPhi|/(delta/p)^2; it is exactly zero",
-        ),
-        GM=at_each(
-            study, lambda c: of_first_order(c, np.array([c.force(s.theta, s.p)[0] for s in c.path]))
-        ),
-    )
+    def readout(c: Case) -> Measurement:
+        return of_first_order(c, np.array([c.force(s.theta, s.p)[0] for s in c.path]))
+
+    return every(GP=vanishes(study, score, "beside it", bound=1.0), GM=at_each(study, readout))
 
 
 @step("Lemma D.17 (perturbed dL/dM)")
@@ -503,15 +481,15 @@ def perturbed_readout_gradient(c: Case, right: bool):
 
 
 @stated("Lemma D.17 (eigenvalue)")
-def transverse_eigenvalue(study) -> Measurement:
+@against("delta = 0", sign, predicted=+1, margin=1e-3)
+def transverse_eigenvalue(study, right: bool):
     r"""The linearised full dynamics has a positive transverse eigenvalue for every $\delta$
     tried."""
-    return sign(
-        predicted=+1,
-        measured=stacked(study, lambda c: c.path_rates[:, 0] / c.deltas),
-        margin=1e-3,
-        control=Control("delta = 0", stacked(study, lambda c: c.transverse_rates(c.theta, 0.0)[0])),
-    )
+
+    def rate(c: Case) -> np.ndarray:
+        return c.path_rates[:, 0] / c.deltas if right else c.transverse_rates(c.theta, 0.0)[:1]
+
+    return stacked(study, rate)
 
 
 @stated("Lemma D.17 (eq 163)", part="hypothesis")

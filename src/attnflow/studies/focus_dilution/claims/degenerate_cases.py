@@ -53,6 +53,11 @@ stated = partial(paper.claim, regime=limit_point, setting="limit model (eta = in
 step = partial(stated, part="proof-step")
 
 
+def of_the_loss(theta: int, delta: int = 0) -> Any:
+    """A term of the expansion (96) of -grad L: minus a derivative of the loss."""
+    return cached_property(lambda self: -self.d("loss", theta, delta))
+
+
 class Case:
     """The degenerate point of one (pi1, lam, eta), and its derivatives in (theta, delta)."""
 
@@ -70,6 +75,10 @@ class Case:
         self.V = np.stack([var(p) for p in self.P])
         self.P1, self.Pl, self.V1, self.Vl = self.P[0], self.P[1], self.V[0], self.V[1]
         self.norm = float(np.linalg.norm(self.theta))
+        self.kappa, mean = lam + (1 - pi1) * (1 - lam), pi1 * self.g1 + (1 - pi1) * self.gl
+        self.c1 = pi1 * self.g1**2 * self.P1[1] + (1 - pi1) * self.gl**2 * self.Pl[1]  # of (100)
+        self.drive = lam * self.gl + (1 - lam) * mean  # the factor of f_1
+        self.c = self.drive / self.c1  # of D.15, D.17 without delta: beta moves along (0, 1, -1)
         self._solved: dict[float, RangeSolution] = {}
 
     @cached_property
@@ -87,26 +96,8 @@ class Case:
         whole = getattr(self.jets, field).derivative(theta + delta)
         return whole[(..., *[slice(6)] * theta, *[6] * delta)]
 
-    @cached_property
-    def J0(self) -> np.ndarray:
-        return -self.d("loss", 2)
-
-    @cached_property
-    def f1(self) -> np.ndarray:
-        return -self.d("loss", 1, 1)
-
-    @cached_property
-    def B(self) -> np.ndarray:
-        """B[k, a, b] = -d^3 L of eq. (96)."""
-        return -self.d("loss", 3)
-
-    @cached_property
-    def J1(self) -> np.ndarray:
-        return -self.d("loss", 2, 1)
-
-    @cached_property
-    def f2(self) -> np.ndarray:
-        return -self.d("loss", 1, 2)
+    J0, f1, B = of_the_loss(2), of_the_loss(1, 1), of_the_loss(3)
+    J1, f2 = of_the_loss(2, 1), of_the_loss(1, 2)
 
     @cached_property
     def K(self) -> np.ndarray:
@@ -122,26 +113,6 @@ class Case:
         first /= np.sqrt(4 * self.gl**2 + 2 * self.g1**2)
         q2 = np.concatenate([np.zeros(3), S]) / np.sqrt(2)
         return np.stack([first, q2, self.theta / self.norm], axis=1)
-
-    @property
-    def c1(self) -> float:
-        """c_1 of eq. (100)."""
-        return self.p * self.g1**2 * self.P1[1] + (1 - self.p) * self.gl**2 * self.Pl[1]
-
-    @property
-    def drive(self) -> float:
-        """lam gamma_low + (1 - lam)(pi1 gamma_1 + (1 - pi1) gamma_low), the factor of f_1."""
-        return self.l * self.gl + (1 - self.l) * (self.p * self.g1 + (1 - self.p) * self.gl)
-
-    @property
-    def kappa(self) -> float:
-        """lam + (1 - pi1)(1 - lam)."""
-        return self.l + (1 - self.p) * (1 - self.l)
-
-    @property
-    def c(self) -> float:
-        """c of Lemmas D.15 and D.17, without delta: the shift of beta along (0, 1, -1)."""
-        return self.drive / self.c1
 
     @cached_property
     def moved(self) -> np.ndarray:
@@ -237,18 +208,12 @@ class Case:
     @cached_property
     def dM(self) -> np.ndarray:
         """d(gamma beta^T), as [token, next, parameter]."""
-        out = np.zeros((3, 3, 6))
-        for k in range(3):
-            out[k, :, k], out[:, k, 3 + k] = self.beta, self.gamma
-        return out
+        by_gamma = np.einsum("ja,k->jka", np.eye(6)[:3], self.beta)
+        return by_gamma + np.einsum("j,ka->jka", self.gamma, np.eye(6)[3:])
 
     @cached_property
     def ddM(self) -> np.ndarray:
-        out = np.zeros((3, 3, 6, 6))
-        for j in range(3):
-            for k in range(3):
-                out[j, k, j, 3 + k] = out[j, k, 3 + k, j] = 1.0
-        return out
+        return doubled(np.einsum("ja,kb->jkab", np.eye(6)[:3], np.eye(6)[3:]))
 
     @cached_property
     def dlogits(self) -> np.ndarray:

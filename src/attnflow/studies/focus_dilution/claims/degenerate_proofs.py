@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnflow.claims import Control, Erratum, Measurement, corrected, equal
+from attnflow.claims import Erratum, Measurement, against, corrected, equal
 from attnflow.studies.focus_dilution.claims.degenerate_cases import (
     BESIDE,
     Case,
@@ -29,22 +29,17 @@ def second_order_cancels(c: Case, right: bool):
     "Thm D.3 (perturbed Hessian)",
     reading=r"the left side lacks its minus sign: $J_0 = -\nabla^2 L$, and (161) has it",
 )
-def sign_of_the_perturbed_hessian(study) -> Measurement:
+@against("as extracted", equal, rtol=1e-5, note="central differences, delta = p/10000")
+def sign_of_the_perturbed_hessian(study, right: bool):
     r"""$-\nabla^2 L(\theta,\delta) = J_0 + \delta H_1 + O(\delta^2)$ at the perturbed point."""
 
-    def hessian(case: Case, way: int) -> np.ndarray:
+    def hessian(c: Case) -> np.ndarray:
         """Its part that is even in delta, and its slope."""
-        d = case.fine[0]
-        up, down = case.jacobian(d), case.jacobian(-d)
-        return np.stack([up + down, (up - down) / d]) * way / 2
+        d, way = c.fine[0], 0.5 if right else -0.5
+        up, down = way * c.jacobian(d), way * c.jacobian(-d)
+        return np.stack([up + down, (up - down) / d])
 
-    return equal(
-        predicted=stacked(study, lambda c: np.stack([c.J0, c.H1])),
-        measured=stacked(study, lambda c: hessian(c, 1)),
-        rtol=1e-5,
-        control=Control("as extracted", measured=stacked(study, lambda c: hessian(c, -1))),
-        note="central differences, delta = p/10000",
-    )
+    return stacked(study, lambda c: np.stack([c.J0, c.H1])), stacked(study, hessian)
 
 
 @step("Thm D.3 (eq 103)")
@@ -55,7 +50,8 @@ def block_form(c: Case, right: bool):
 
 
 @step("Thm D.3 (eq 105)")
-def slaved_range_part(study) -> Measurement:
+@against("the diagonal of Lambda alone", equal, rtol=1e-5, note="central difference of the modes")
+def slaved_range_part(study, right: bool):
     r"""A mode born from the kernel carries $y = -\delta\Lambda^{-1}E^\top x$ on the range."""
 
     def carried(c: Case, d: float) -> np.ndarray:
@@ -63,17 +59,12 @@ def slaved_range_part(study) -> Measurement:
         small = vectors[:, np.argsort(np.abs(values))[:3]]
         return c.R.T @ small @ np.linalg.inv(c.K.T @ small) / (2 * d)
 
-    def rule(c: Case, right: bool) -> np.ndarray:
+    def rule(c: Case) -> np.ndarray:
         Lambda = c.R.T @ c.J0 @ c.R
         return -np.linalg.solve(Lambda if right else np.diag(np.diag(Lambda)), c.E.T)
 
-    return equal(
-        predicted=stacked(study, lambda c: rule(c, True)),
-        measured=stacked(study, lambda c: carried(c, c.fine[0]) + carried(c, -c.fine[0])),
-        rtol=1e-5,
-        control=Control("the diagonal of Lambda alone", stacked(study, lambda c: rule(c, False))),
-        note="central difference of the modes, delta = p/10000",
-    )
+    modes = stacked(study, lambda c: carried(c, c.fine[0]) + carried(c, -c.fine[0]))
+    return stacked(study, rule), modes
 
 
 @step("Thm D.3 (eq 106)")
@@ -93,16 +84,11 @@ def small_eigenvalue_equation(study) -> Measurement:
         return np.linalg.eigvalsh((m + m.T) / 2)
 
     measured = stacked(study, lambda c: c.tangential[0] / c.deltas[0] ** 2)
-    printed = stacked(study, lambda c: orders(c, second=False))
-    size = 3e-3 * float(np.abs(printed).max())
+    printed, right = (stacked(study, lambda c, s=s: orders(c, second=s)) for s in (False, True))
+    size, note = 3e-3 * float(np.abs(printed).max()), "eigenvalues over delta^2 at delta = p/1000"
     return corrected(
         printed=equal(predicted=printed, measured=measured, atol=size),
-        right=equal(
-            predicted=stacked(study, lambda c: orders(c, second=True)),
-            measured=measured,
-            atol=size,
-            note="eigenvalues over delta^2 at delta = p/1000",
-        ),
+        right=equal(predicted=right, measured=measured, atol=size, note=note),
         text=r"$(\delta G - \delta^2 E\Lambda^{-1}E^\top) x = \lambda x + O(\delta^3)$",
         correct=r"$(\delta G + \delta^2 (Q_K^\top H_2 Q_K - E\Lambda^{-1}E^\top)) x = \lambda x +"
         r" O(\delta^3)$ with $J = J_0 + \delta H_1 + \delta^2 H_2$",

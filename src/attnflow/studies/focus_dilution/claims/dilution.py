@@ -5,7 +5,18 @@ from __future__ import annotations
 import numpy as np
 from scipy.linalg import expm
 
-from attnflow.claims import Control, Erratum, Measurement, at_most, equal, every, refuted, sign
+from attnflow.claims import (
+    Control,
+    Erratum,
+    Measurement,
+    against,
+    at_most,
+    compared,
+    equal,
+    every,
+    refuted,
+    sign,
+)
 from attnflow.studies.focus_dilution import rank_one, theory
 from attnflow.studies.focus_dilution.claims.common import autodiff_velocity
 from attnflow.studies.focus_dilution.claims.rank_one import resolved, symmetric_data, system_of
@@ -42,19 +53,15 @@ def _with_score(x: np.ndarray) -> np.ndarray:
 
 
 @paper.claim("App C.3 (linearised attention)", part="proof-step", regime=symmetric_data)
-def first_order_attention(study) -> Measurement:
+@against("gamma_1 for both groups", equal, rtol=1e-12)
+def first_order_attention(study, right: bool):
     r"""$\xi_i$ moves to first order by $\pi_1(1-\pi_1)\gamma_i\Delta\gamma\,\eta$, and by nothing
     else."""
     system = system_of(study)
     x0, _ = linearised(system)
     found = rank_one.derivative(lambda x: np.stack(system.attention(_with_score(x)), axis=-1), x0)
     force = system.pi1 * (1 - system.pi1) * (x0[0] - x0[1])
-    return equal(
-        predicted=force * np.outer(x0[:2], ETA),
-        measured=found,
-        rtol=1e-12,
-        control=Control("gamma_1 for both groups", force * np.outer(x0[[0, 0]], ETA)),
-    )
+    return force * np.outer(x0[[0, 1] if right else [0, 0]], ETA), found
 
 
 @paper.claim(
@@ -64,18 +71,14 @@ def first_order_attention(study) -> Measurement:
     reading=r"the $\eta$ term carries $(\Delta\gamma^0)^2$: $m_i = b + \xi_i\Delta\gamma$ brings a"
     r" second factor, which the next display uses",
 )
-def first_order_prediction(study) -> Measurement:
+@against("as extracted, one factor", equal, rtol=1e-11)
+def first_order_prediction(study, right: bool):
     r"""$\hat p_i$ moves to first order as printed, with
     $\pi_1(1-\pi_1)\eta\,\gamma_i(\Delta\gamma^0)^2\Delta\beta^0$ in its last term."""
     system = system_of(study)
     x0, _ = linearised(system)
     found = rank_one.derivative(lambda x: np.stack(system.prediction(_with_score(x)), axis=-1), x0)
-    return equal(
-        predicted=_first_order_p(system, 2),
-        measured=found,
-        rtol=1e-11,
-        control=Control("as extracted, one factor", _first_order_p(system, 1)),
-    )
+    return _first_order_p(system, 2 if right else 1), found
 
 
 def _first_order_p(system: TwoGroup, power: int) -> np.ndarray:
@@ -88,94 +91,76 @@ def _first_order_p(system: TwoGroup, power: int) -> np.ndarray:
 
 
 @paper.claim("App C.3 (first-order system)", part="proof-step", regime=symmetric_data)
-def first_order_system(study) -> Measurement:
+@against("2 for 3", equal, rtol=1e-7)
+def first_order_system(study, right: bool):
     r"""$\gamma_1$ and $\gamma_{low}$ obey the printed first-order system, with the term
     $3\lambda\eta\pi_1^2(1-\pi_1)^2\Delta\beta(\Delta\gamma)^2$."""
     system = system_of(study)
     (x0, J), d, w = linearised(system), system.tokens, system.pi1
     p, B = _first_order_p(system, 2), x0[2] - x0[3]
-    mean = w * p[0] + (1 - w) * p[1]
-
-    def rows(force: float) -> np.ndarray:
-        low = -(B * (1 - w) * mean + force * ETA) / (d - 1)
-        return np.stack([-B * w * mean + force * ETA, low])
-
-    return equal(
-        predicted=rows(system.contrast_force()),
-        measured=J[:2],
-        rtol=1e-7,
-        control=Control("2 for 3", rows(2 * system.contrast_force() / 3)),
-    )
+    mean, force = w * p[0] + (1 - w) * p[1], system.contrast_force() * (1 if right else 2 / 3)
+    low = -(B * (1 - w) * mean + force * ETA) / (d - 1)
+    return np.stack([-B * w * mean + force * ETA, low]), J[:2]
 
 
 @paper.claim("eq 90", part="proof-step", regime=resolved)
-def contrast_is_driven_by_eta(study) -> Measurement:
+@against("a contrast without weights", equal, rtol=1e-6)
+def contrast_is_driven_by_eta(study, right: bool):
     r"""The contrast grows at $3\lambda\pi_1^2(1-\pi_1)^2\Delta\beta(\Delta\gamma)^2\eta$, free of
     all else."""
     system = system_of(study)
-    _, J = linearised(system)
-    return equal(
-        predicted=system.contrast_force() * ETA,
-        measured=(1 - system.pi1) * J[0] - (system.tokens - 1) * system.pi1 * J[1],
-        rtol=1e-6,
-        control=Control("a contrast without weights", measured=J[0] - J[1]),
-    )
+    weights = np.array([1 - system.pi1, (system.tokens - 1) * system.pi1]) if right else np.ones(2)
+    return system.contrast_force() * ETA, weights * [1, -1] @ linearised(system)[1][:2]
 
 
 @paper.claim("eq 91", part="constant", regime=resolved)
-def eta_grows(study) -> Measurement:
+@against("the rate of WQ alone, of the unigram point", equal, rtol=1e-6)
+def eta_grows(study, right: bool):
     r"""$\eta$ grows exponentially near the entry state; its rate is twice the $c$ of eq. (14)."""
     system = system_of(study)
-    c, row = theory.printed_focus_rate(system.chain), linearised(system)[1][4]
-    return equal(
-        predicted=2 * c * ETA,
-        measured=row,
-        rtol=1e-6,
-        control=Control("the rate of WQ alone", c * np.eye(5)[4]),
-    )
+    both = 2 * theory.printed_focus_rate(system.chain)
+    return (both if right else theory.focus_rate(system.chain)) * ETA, linearised(system)[1][4]
 
 
 @paper.claim("eq 92", part="proof-step", regime=resolved)
 def contrast_of_the_linear_flow(study) -> Measurement:
     r"""On the linearised flow the contrast is $c'(e^{ct} - 1)$ with $c$ the rate of $\eta$, and 0
-    at
-    the entry."""
+    at the entry."""
     system = system_of(study)
-    (x0, J), rate = linearised(system), 2 * theory.focus_rate(system.chain)
-    times = np.array([0.5, 2.0, 5.0]) / rate
-    force = system.contrast_force()
+    (x0, J), times = linearised(system), np.array([0.5, 2.0, 5.0]) / focus_of_eta(system)
+
+    def growth(right: bool):
+        found = [system.contrast(expm(J * t)[:, 4]) for t in times]
+        return growing(system, times, right), found
+
+    def entry(right: bool) -> float:
+        return abs(system.contrast(x0 if right else x0[[2, 3, 0, 1, 4]])) / x0[0]
+
     return every(
-        growth=equal(
-            predicted=force / rate * np.expm1(rate * times),
-            measured=[system.contrast(expm(J * t)[:, 4]) for t in times],
-            rtol=1e-5,
-            each=True,
-            control=Control("at the rate of WQ", 2 * force / rate * np.expm1(rate / 2 * times)),
-        ),
-        entry=at_most(
-            bound=1e-14,
-            measured=abs(system.contrast(x0)) / x0[0],
-            control=Control("of the read-out", abs(system.contrast(x0[[2, 3, 0, 1, 4]])) / x0[0]),
-        ),
+        growth=compared(equal, "at the rate of WQ", growth, rtol=1e-5, each=True),
+        entry=compared(at_most, "of the read-out", entry, bound=1e-14),
     )
+
+
+def focus_of_eta(system: TwoGroup) -> float:
+    """The rate of eta, twice the c of (14)."""
+    return 2 * theory.focus_rate(system.chain)
+
+
+def growing(system: TwoGroup, times: np.ndarray, right: bool) -> np.ndarray:
+    """The contrast per unit of eta at the start; at the rate of WQ where not `right`."""
+    rate = focus_of_eta(system) / (1 if right else 2)
+    return system.contrast_force() / rate * np.expm1(rate * times)
 
 
 @paper.claim("Thm 3.7 (eq 21)", regime=resolved)
-def contrast_grows(study) -> Measurement:
+@against("at the rate of WQ", equal, rtol=1e-3, each=True, note="until eta is 10^4 times as large")
+def contrast_grows(study, right: bool):
     r"""From the entry state $(1-\pi_1)\gamma_1 - (d-1)\pi_1\gamma_{low}$ grows as $e^{ct} - 1$,
-    $c > 0$, on the nonlinear flow too."""
+    $c > 0$ twice the $c$ of (14), on the nonlinear flow too."""
     system = system_of(study)
-    rate, force = 2 * theory.focus_rate(system.chain), system.contrast_force()
     start, times, z = nonlinear(system)
-    slower = start * 2 * force / rate * np.expm1(rate / 2 * times)
-    return equal(
-        predicted=start * force / rate * np.expm1(rate * times),
-        measured=system.contrast(z),
-        rtol=1e-3,
-        each=True,
-        control=Control("at the rate of WQ", slower),
-        note=f"c = 2 x the c of (14), from eta = {start:.1g} until it is 10^4 times as large",
-    )
+    return start * growing(system, times, right), system.contrast(z)
 
 
 SAME_WAY = TwoGroup(0.75, 0.02, 6)
@@ -212,20 +197,13 @@ def opposite_directions(study) -> Measurement:
 
 
 @paper.claim("ours: the unstable mode of dilution", part="constant", regime=resolved)
-def unstable_mode(study) -> Measurement:
+@against("F alone, predictions held", equal, rtol=1e-5, note="F of (90), S the mean change of p")
+def unstable_mode(study, right: bool):
     r"""Per unit of $\eta$ $\gamma_{low}$ falls by $(F + \Delta\beta(1-\pi_1)S)/((d-1)2c)$;
-    $\gamma_1$
-    moves by $(F - \Delta\beta\pi_1S)/(2c)$, of either sign."""
+    $\gamma_1$ moves by $(F - \Delta\beta\pi_1S)/(2c)$, of either sign."""
     system = system_of(study)
-    rate = 2 * theory.focus_rate(system.chain)
-    alone = system.contrast_force() / rate * np.array([1, -1 / (system.tokens - 1)])
-    return equal(
-        predicted=system.redistribution(),
-        measured=mode(system),
-        rtol=1e-5,
-        control=Control("F alone, predictions held", alone),
-        note="F of eq. (90), S the mean change of the predictions",
-    )
+    alone = system.contrast_force() / focus_of_eta(system) * np.r_[1, -1 / (system.tokens - 1)]
+    return system.redistribution() if right else alone, mode(system)
 
 
 @paper.once

@@ -10,7 +10,9 @@ from attnflow.claims import (
     Control,
     Measurement,
     Regime,
+    against,
     at_most,
+    compared,
     condition,
     corrected,
     equal,
@@ -21,7 +23,7 @@ from attnflow.linearise.lyapunov_schmidt import RangeSolution, lyapunov_schmidt
 from attnflow.studies.focus_dilution import rank_one, symmetric
 from attnflow.studies.focus_dilution.claims.common import jacobian
 from attnflow.studies.focus_dilution.claims.degenerate_cases import limit_point, odd_modes
-from attnflow.studies.focus_dilution.claims.symmetric import FINITE
+from attnflow.studies.focus_dilution.claims.symmetric import FINITE, margin
 from attnflow.studies.focus_dilution.config import Config
 from attnflow.studies.focus_dilution.paper import paper
 from attnflow.studies.focus_dilution.rank_one import TwoGroup
@@ -38,9 +40,9 @@ SHARES = (1e-5, 3e-5, 1e-4)
 @condition
 def off_the_boundary(config: Config) -> Regime:
     chain = config.chain()
-    margin = symmetric.instability_margin(float(chain.pi.max()), chain.lam, 3)
-    words = f"the criterion of the split of equal tokens is off its boundary: {margin:.3g}"
-    return Regime(abs(margin) > 3e-4, words)
+    found = margin(TwoGroup(float(chain.pi.max()), chain.lam, 3))
+    words = f"the criterion of the split of equal tokens is off its boundary: {found:.3g}"
+    return Regime(abs(found) > 3e-4, words)
 
 
 class FiniteEta:
@@ -96,17 +98,14 @@ on_the_model = partial(
 
 
 @on_the_model("Thm 3.9, Thm D.3 (critical point, finite eta)")
-def critical_at_finite_eta(study) -> Measurement:
+@against("at the symmetric point", at_most, bound=1e-13, note="in gamma, beta, lambda_Q, lambda_K")
+def critical_at_finite_eta(study, right: bool):
     r"""At finite $\eta$ too there is a point $\theta(\delta)$ near the symmetric one with
     $|\nabla L| = O(\delta^3)$; it is exactly critical."""
+    if right:
+        return max(finite(study, k)[1].max() for k in SHARPNESS)
     points = [FiniteEta(study, k) for k in SHARPNESS]
-    unmoved = [f.evaluate(f.system.lift(f.z), SHARES[0] * f.p)[0] for f in points]
-    return at_most(
-        bound=1e-13,
-        measured=max(finite(study, k)[1].max() for k in SHARPNESS),
-        control=Control("at the symmetric point", np.abs(unmoved).max()),
-        note="|grad L| in (gamma, beta, lambda_Q, lambda_K) at the range solution",
-    )
+    return np.abs([f.evaluate(f.system.lift(f.z), SHARES[0] * f.p)[0] for f in points]).max()
 
 
 @on_the_model("Thm 3.9, Thm D.3 (slow tangential, finite eta)")
@@ -116,7 +115,7 @@ def tangential_at_finite_eta(study) -> Measurement:
     The proof takes $\eta\to\infty$; at finite $\eta$ the split of equal tokens has a rate that does
     not shrink with $\delta$, where the criterion of its instability holds."""
     points = [FiniteEta(study, k) for k in SHARPNESS]
-    if points[0].split_rate < 0:
+    if margin(points[0].system) < 0:
         other = study.at(pi=(0.75, 0.125, 0.125), lam=0.8)
         return at_most(
             bound=1e-13,
@@ -127,18 +126,15 @@ def tangential_at_finite_eta(study) -> Measurement:
     delta, _, tangential, transverse = finite(study, SHARPNESS[-1])
     rate = f"transverse {transverse[0] / delta[0]:.4g} delta"
     note = f"at eta = {points[-1].z[4] ** 2:.4g} the rate is {tangential[0]:.4g}, {rate}"
+
+    def rates(right: bool):
+        told = [FiniteEta(study, k if right else 2 * k).split_rate for k in SHARPNESS]
+        return told, [finite(study, k, (1e-7,))[2][0] for k in SHARPNESS]
+
+    bars = {"rtol": 1e-6, "each": True, "note": "as delta goes to 0"}
     return corrected(
         printed=order("O", x=delta, y=tangential, power=2, note=note),
-        right=equal(
-            predicted=[f.split_rate for f in points],
-            measured=[finite(study, k, (1e-7,))[2][0] for k in SHARPNESS],
-            rtol=1e-6,
-            each=True,
-            control=Control(
-                "at twice the sharpness", [FiniteEta(study, 2 * k).split_rate for k in SHARPNESS]
-            ),
-            note="as delta goes to 0",
-        ),
+        right=compared(equal, "at twice the sharpness", rates, **bars),
         text=r"any positive eigenvalue within rank one is at most $O(\delta^2)$",
         correct=r"so as $\eta\to\infty$, which the proof takes. At finite $\eta$ it is"
         r" $r(\eta) + O(\delta^2)$ with $r(\eta) > 0$ where"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnflow.claims import Control, Measurement, at_least, equal, identity
+from attnflow.claims import Measurement, against, at_least, compared, equal, identity
 from attnflow.flows import integrate
 from attnflow.models import one_layer
 from attnflow.models.one_layer import OneLayerAttention, population_flow
@@ -23,45 +23,30 @@ from attnflow.studies.focus_dilution.paper import paper
 
 
 @paper.claim("Prop C.1 (eq 62)", regime=nonuniform & two_term)
-def score_gradient(study) -> Measurement:
+@against("without the means taken off: diag(pi) for V", equal, rtol=1e-12, atol=1e-15)
+def score_gradient(study, right: bool):
     r"""At the second point $\partial L/\partial\Phi = -\lambda V b g^\top V$ with $V$ the variance
     of $\pi$, $W_0 = g a^\top$ and $W_1 = a b^\top$."""
-    chain = study.chain
-    point = theory.unigram_point(chain, DIM)
+    chain, point = study.chain, theory.unigram_point(study.chain, DIM)
     g, b = np.asarray(point.W0)[:, 0], np.asarray(point.W1)[0]
-    V = variance(chain.pi)
-    return equal(
-        predicted=-chain.lam * np.outer(V @ b, V @ g),
-        measured=autodiff_gradients(point, chain)[1],
-        rtol=1e-12,
-        atol=1e-15,
-        control=Control(
-            "without the means taken off: diag(pi) for V",
-            -chain.lam * np.outer(chain.pi * b, chain.pi * g),
-        ),
-    )
+    V = variance(chain.pi) if right else np.diag(chain.pi)
+    return -chain.lam * np.outer(V @ b, V @ g), autodiff_gradients(point, chain)[1]
 
 
 @paper.claim("Prop C.1 (eq 63)", regime=nonuniform)
 def differential_of_the_readout_gradient(study) -> Measurement:
     r"""At the second point $d(\partial L/\partial M) = \pi\pi^\top\,dM\,V$."""
-    pi = study.chain.pi
-    M = np.asarray(theory.unigram_point(study.chain, DIM).readout)
+    pi, M = study.chain.pi, np.asarray(theory.unigram_point(study.chain, DIM).readout)
     turns = [np.random.default_rng(seed).normal(size=M.shape) for seed in SEEDS]
 
-    def moved(dM: np.ndarray) -> np.ndarray:
+    def moved(dM: np.ndarray, right: bool):
         sides = (M + 1e-6 * dM, M - 1e-6 * dM)
         up, down = (one_layer.token_gradients(m, np.zeros_like(M), study.chain)[0] for m in sides)
-        return (up - down) / 2e-6
+        V = variance(pi) if right else np.eye(len(pi))
+        return np.outer(pi, pi) @ dM @ V, (up - down) / 2e-6
 
-    return identity(
-        over=turns,
-        predicted=lambda dM: np.outer(pi, pi) @ dM @ variance(pi),
-        measured=moved,
-        rtol=1e-8,
-        control=Control("without the softmax's derivative", lambda dM: np.outer(pi, pi) @ dM),
-        note="central differences, step 1e-6",
-    )
+    control, note = "without the softmax's derivative", "central differences, step 1e-6"
+    return compared(identity, control, moved, over=turns, rtol=1e-8, note=note)
 
 
 @paper.claim(
@@ -70,64 +55,44 @@ def differential_of_the_readout_gradient(study) -> Measurement:
     regime=two_term,
     reading=r"the middle form has $\mathbf 1\mathbf 1^\top$ where (2) has $\mathbf 1\pi^\top$",
 )
-def joint_minus_product(study) -> Measurement:
+@against("the middle form as extracted", equal, rtol=1e-12)
+def joint_minus_product(study, right: bool):
     r"""$\mathrm{diag}(\pi)(\lambda I + (1-\lambda)\mathbf 1\pi^\top) - \pi\pi^\top = \lambda V$."""
     pi, lam, d = study.chain.pi, study.chain.lam, study.chain.tokens
     extracted = np.diag(pi) @ (lam * np.eye(d) + (1 - lam) * np.ones((d, d))) - np.outer(pi, pi)
-    return equal(
-        predicted=lam * variance(pi),
-        measured=np.diag(pi) @ study.chain.transition - np.outer(pi, pi),
-        rtol=1e-12,
-        control=Control("the middle form as extracted", extracted),
-    )
+    measured = np.diag(pi) @ study.chain.transition - np.outer(pi, pi)
+    return lam * variance(pi) if right else extracted, measured
 
 
 @paper.claim("Thm 3.5 (eq 15)", regime=grows)
-def queries_and_keys_align(study) -> Measurement:
+@against("at the start", at_least, bound=0.999, note="where |WQ| has grown from 4e-6 to 0.01")
+def queries_and_keys_align(study, right: bool):
     r"""From small $W_Q, W_K$ near the second point both become $a x^\top$ with one common $x$."""
-
-    def alignments(theta: OneLayerAttention) -> list[float]:
-        own = [abs(cosine(w, np.outer(AXIS, AXIS @ w))) for w in (theta.WQ, theta.WK)]
-        return [*own, abs(cosine(AXIS @ theta.WQ, AXIS @ theta.WK))]
-
-    return at_least(
-        bound=0.999,
-        measured=alignments(focused(study)),
-        control=Control("at the start", alignments(focused_start(study))),
-        note="where |WQ| has grown from 4e-6 to 0.01",
-    )
+    theta = focused(study) if right else focused_start(study)
+    own = [abs(cosine(w, np.outer(AXIS, AXIS @ w))) for w in (theta.WQ, theta.WK)]
+    return [*own, abs(cosine(AXIS @ theta.WQ, AXIS @ theta.WK))]
 
 
 @paper.claim(
     "Thm 3.5 (eq 16)", regime=grows, reading=r"the right side lacks its normalisation $|\pi|^2$"
 )
-def score_matrix(study) -> Measurement:
+@against("without the norm, as extracted", equal, rtol=1e-3)
+def score_matrix(study, right: bool):
     r"""Along the unstable ray $\Phi/|\Phi| = \pi\pi^\top/|\pi|^2$."""
     Phi, pi = np.asarray(focused(study).score), study.chain.pi
-    return equal(
-        predicted=np.outer(pi, pi) / (pi @ pi),
-        measured=Phi / np.linalg.norm(Phi),
-        rtol=1e-3,
-        control=Control("without the norm, as extracted", np.outer(pi, pi)),
-    )
+    return np.outer(pi, pi) / (pi @ pi if right else pi.sum()), Phi / np.linalg.norm(Phi)
 
 
 @paper.claim("Thm 3.5 (eq 17)", regime=distinct_leader)
-def limit_of_attention(study) -> Measurement:
+@against("k^2 = 1", at_least, bound=1 - 1e-9)
+def limit_of_attention(study, right: bool):
     r"""As the amplitude of $W_Q = W_K = k a x^\top$ grows every query attends to token 1 alone."""
-    pi = study.chain.pi
-    lead = int(np.argmax(pi))
+    pi, lead = study.chain.pi, int(np.argmax(study.chain.pi))
     g = np.asarray(theory.unigram_point(study.chain, 1).W0)[:, 0]
     slow = float(np.min(g)) * (float(g[lead]) - float(np.sort(g)[-2]))
-
-    def least(amplitude: float) -> float:
-        scores = amplitude * np.outer(g, g) + np.log(pi)
-        A = np.exp(scores - scores.max(axis=1, keepdims=True))
-        return float((A / A.sum(axis=1, keepdims=True))[:, lead].min())
-
-    return at_least(
-        bound=1 - 1e-9, measured=least(40 / slow), control=Control("k^2 = 1", least(1.0))
-    )
+    scores = (40 / slow if right else 1.0) * np.outer(g, g) + np.log(pi)
+    A = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return (A / A.sum(axis=1, keepdims=True))[:, lead].min()
 
 
 AXIS = np.eye(DIM)[0]

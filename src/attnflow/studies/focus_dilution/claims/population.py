@@ -11,7 +11,9 @@ from attnflow.claims import (
     Claim,
     Control,
     Measurement,
+    against,
     at_most,
+    compared,
     equal,
     every,
     identity,
@@ -37,6 +39,7 @@ from attnflow.studies.focus_dilution.claims.common import (
     blocks,
     flat,
     forgetful,
+    moved,
     nonuniform,
     random_points,
     two_term,
@@ -51,131 +54,101 @@ def the_law_is_stationary(study) -> Measurement:
     r"""The law of the chain is its left fixed vector: $\pi^\top P = \pi^\top$, and $P$ is
     row-stochastic."""
     P, pi = study.chain.transition, study.chain.pi
-    step = P @ np.diag(np.arange(1.0, len(pi) + 1))  # another matrix, whose rows do not sum to 1
+    number = np.arange(1.0, len(pi) + 1)
+
+    def law(right: bool):
+        return [pi, MarkovChain.of(P).pi], [np.linalg.matrix_power(P, 2**14 if right else 1)[0]] * 2
+
+    def rows(right: bool):
+        return np.ones(len(pi)), P.sum(axis=1) if right else P @ number
+
     return every(
-        law=equal(
-            predicted=[pi, MarkovChain.of(P).pi],
-            measured=[np.linalg.matrix_power(P, 2**14)[0]] * 2,
-            rtol=1e-10,
-            control=Control("after one step", measured=[P[0]] * 2),
-        ),
-        rows=equal(
-            predicted=np.ones(len(pi)),
-            measured=P.sum(axis=1),
-            rtol=1e-14,
-            control=Control("columns weighted by their number", measured=step.sum(axis=1)),
-        ),
+        law=compared(equal, "after one step", law, rtol=1e-10),
+        rows=compared(equal, "columns weighted by their number", rows, rtol=1e-14),
     )
 
 
 @paper.claim("eq 2", regime=two_term)
-def two_term_chain(study) -> Measurement:
+@against("drawn by the current token", equal, rtol=1e-14)
+def two_term_chain(study, right: bool):
     r"""$P = \lambda I + (1-\lambda)\mathbf 1\pi^\top$: a token stays, or is drawn anew from
     $\pi$."""
     pi, lam = np.asarray(study.config.pi), study.config.lam
-    kept = lam * np.eye(len(pi))
-    return equal(
-        predicted=kept + (1 - lam) * np.tile(pi, (len(pi), 1)),
-        measured=study.chain.transition,
-        rtol=1e-14,
-        control=Control("drawn by the current token", kept + (1 - lam) * pi[:, None] * kept / lam),
-    )
+    drawn = np.tile(pi, (len(pi), 1)) if right else np.diag(pi)
+    return lam * np.eye(len(pi)) + (1 - lam) * drawn, study.chain.transition
 
 
 @paper.claim("Prop 2.3 (eq 5)")
-def population_gradients(study) -> Measurement:
+@against("without the mean of the values", identity, over=random_points)
+def population_gradients(study, theta: OneLayerAttention, right: bool):
     r"""In the limit $\partial L/\partial M = -\sum_i \pi_i A_i^\top(P_i - \hat P_i)$ and
     $\partial L/\partial\Phi = -\sum_i \pi_i e_i(P_i - \hat P_i)M^\top(\mathrm{diag}(A_i) -
     A_i^\top A_i)$."""
-
-    def formula(theta: OneLayerAttention, centred: bool = True) -> np.ndarray:
-        GM, GP = one_layer.token_gradients(theta.readout, theta.score, study.chain)
-        A = np.asarray(one_layer.attention(theta, study.chain.pi))
-        R = study.chain.pi[:, None] * (
-            study.chain.transition - np.asarray(one_layer.prediction(theta, study.chain.pi))
-        )
-        return np.concatenate([GM.ravel(), (GP if centred else -A * (R @ theta.readout.T)).ravel()])
-
-    return identity(
-        over=random_points(study),
-        predicted=formula,
-        measured=lambda th: np.concatenate(
-            [g.ravel() for g in autodiff_gradients(th, study.chain)]
-        ),
-        control=Control("without the mean of the values", lambda th: formula(th, centred=False)),
-    )
+    pi, P = study.chain.pi, study.chain.transition
+    GM, GP = one_layer.token_gradients(theta.readout, theta.score, study.chain)
+    rest = pi[:, None] * (P - np.asarray(one_layer.prediction(theta, pi)))
+    plain = -np.asarray(one_layer.attention(theta, pi)) * (rest @ theta.readout.T)
+    return np.stack([GM, GP if right else plain]), np.stack(autodiff_gradients(theta, study.chain))
 
 
-def _line(
-    block: str, statement: str, formula: Callable, name: str, other: Callable, reading: str = ""
+def line(
+    block: str, statement: str, formula: Callable, control: str, other: Callable, reading: str = ""
 ) -> Claim:
-    """A line of eq. (4): the model's velocity against the printed chain rule on autodiff's GM,
-    GP."""
+    """A line of eq. (4): the model's velocity against the chain rule on autodiff's GM and GP."""
 
-    def measure(study) -> Measurement:
-        def rule(function: Callable) -> Callable:
-            return lambda th: function(*blocks(th), *autodiff_gradients(th, study.chain))
-
-        return identity(
-            over=random_points(study),
-            predicted=rule(formula),
-            measured=lambda th: getattr(one_layer.velocity(th, study.chain), block),
-            control=Control(name, rule(other)),
-        )
+    def measure(study, theta: OneLayerAttention, right: bool):
+        given = *blocks(theta), *autodiff_gradients(theta, study.chain)
+        moved = getattr(one_layer.velocity(theta, study.chain), block)
+        return (formula if right else other)(*given), moved
 
     measure.__doc__ = statement
-    return paper.claim(f"Prop 2.3 (eq 4, {block})", reading=reading)(measure)
+    measured = against(control, identity, over=random_points)(measure)
+    return paper.claim(f"Prop 2.3 (eq 4, {block})", reading=reading)(measured)
 
 
-embedding_line = _line(
+embedding_line = line(
     "W0",
     r"$\dot W_0 = -G_M W_1^\top - G_\Phi W_0 W_{QK}^\top - G_\Phi^\top W_0 W_{QK}$ with"
     r" $W_{QK} = W_Q W_K^\top$.",
-    lambda W0, W1, WQ, WK, GM, GP: -GM @ W1.T - GP @ W0 @ WK @ WQ.T - GP.T @ W0 @ WQ @ WK.T,
+    lambda W0, W1, Q, K, GM, GP: -GM @ W1.T - GP @ W0 @ K @ Q.T - GP.T @ W0 @ Q @ K.T,
     "as extracted, WQ^T for WQK^T",
-    lambda W0, W1, WQ, WK, GM, GP: -GM @ W1.T - GP @ W0 @ WQ.T - GP.T @ W0 @ WQ @ WK.T,
+    lambda W0, W1, Q, K, GM, GP: -GM @ W1.T - GP @ W0 @ Q.T - GP.T @ W0 @ Q @ K.T,
     reading=r"the extraction has lost a $K$: $W_Q^\top$ stands where (31) has $W_{QK}^\top$",
 )
-readout_line = _line(
+readout_line = line(
     "W1",
     r"$\dot W_1 = -W_0^\top G_M$.",
-    lambda W0, W1, WQ, WK, GM, GP: -W0.T @ GM,
+    lambda W0, W1, Q, K, GM, GP: -W0.T @ GM,
     "rows and columns of GM exchanged",
-    lambda W0, W1, WQ, WK, GM, GP: -W0.T @ GM.T,
+    lambda W0, W1, Q, K, GM, GP: -W0.T @ GM.T,
 )
-query_line = _line(
+query_line = line(
     "WQ",
     r"$\dot W_Q = -W_0^\top G_\Phi W_0 W_K$.",
-    lambda W0, W1, WQ, WK, GM, GP: -W0.T @ GP @ W0 @ WK,
+    lambda W0, W1, Q, K, GM, GP: -W0.T @ GP @ W0 @ K,
     "queries and keys exchanged",
-    lambda W0, W1, WQ, WK, GM, GP: -W0.T @ GP.T @ W0 @ WK,
+    lambda W0, W1, Q, K, GM, GP: -W0.T @ GP.T @ W0 @ K,
 )
-key_line = _line(
+key_line = line(
     "WK",
     r"$\dot W_K = -W_0^\top G_\Phi^\top W_0 W_Q$.",
-    lambda W0, W1, WQ, WK, GM, GP: -W0.T @ GP.T @ W0 @ WQ,
+    lambda W0, W1, Q, K, GM, GP: -W0.T @ GP.T @ W0 @ Q,
     "queries and keys exchanged",
-    lambda W0, W1, WQ, WK, GM, GP: -W0.T @ GP @ W0 @ WQ,
+    lambda W0, W1, Q, K, GM, GP: -W0.T @ GP @ W0 @ Q,
 )
 
 
 @paper.claim("App B.2 (eq 31)")
-def the_flow_is_minus_the_gradient(study) -> Measurement:
+@against("without the part of the keys", identity, over=random_points)
+def the_flow_is_minus_the_gradient(study, theta: OneLayerAttention, right: bool):
     r"""The closed form is $-\nabla L$ of the whole loss: in the embedding
     $\partial L/\partial W_0 = G_M W_1^\top + G_\Phi W_0 W_K W_Q^\top + G_\Phi^\top W_0 W_Q
     W_K^\top$."""
-
-    def without_keys(theta: OneLayerAttention) -> np.ndarray:
-        moved = one_layer.velocity(theta, study.chain)
-        W0, _, WQ, WK, _, GP = *blocks(theta), *autodiff_gradients(theta, study.chain)
-        return flat(OneLayerAttention(moved.W0 + GP.T @ W0 @ WQ @ WK.T, *blocks(moved)[1:]))
-
-    return identity(
-        over=random_points(study),
-        predicted=lambda th: flat(one_layer.velocity(th, study.chain)),
-        measured=lambda th: autodiff_velocity(th, study.chain),
-        control=Control("without the part of the keys", without_keys),
-    )
+    W0, _, WQ, WK, _, GP = *blocks(theta), *autodiff_gradients(theta, study.chain)
+    keys = np.zeros(flat(theta).size)
+    keys[: W0.size] = 0 if right else np.ravel(GP.T @ W0 @ WQ @ WK.T)
+    velocity = flat(one_layer.velocity(theta, study.chain))
+    return velocity + keys, autodiff_velocity(theta, study.chain)
 
 
 @paper.claim("ours: population loss")
@@ -183,72 +156,48 @@ def losses_of_the_model(study) -> Measurement:
     """The model's loss is the sum over current tokens of the cross-entropy of a softmax of
     attended read-outs, written out; the floor is the entropy rate, the unigram level the
     entropy."""
-    pi, P = study.chain.pi, study.chain.transition
+    pi, P, chain = study.chain.pi, study.chain.transition, study.chain
+    uniform = np.full_like(pi, 1 / len(pi)) if np.ptp(pi) else np.arange(1.0, len(pi) + 1)
 
-    def by_hand(theta: OneLayerAttention, law: np.ndarray) -> float:
+    def loss(theta: OneLayerAttention, right: bool):
         total = 0.0
         for i, j in itertools.product(range(len(pi)), repeat=2):
-            weights = law * np.exp(theta.score[i])
+            weights = (pi if right else uniform) * np.exp(theta.score[i])
             logits = (weights / weights.sum()) @ theta.readout
             total -= pi[i] * P[i, j] * (logits[j] - np.log(np.sum(np.exp(logits))))
-        return total
+        return float(one_layer.population_loss(theta, chain)), total
 
-    uniform = np.full_like(pi, 1 / len(pi)) if np.ptp(pi) else np.arange(1.0, len(pi) + 1)
-    levels = [-sum(pi[i] * P[i] @ np.log(P[i] + (P[i] == 0)) for i in range(len(pi)))]
-    levels += [-float(pi @ np.log(pi))]
+    def levels(right: bool):
+        rate = -sum(pi[i] * P[i] @ np.log(P[i] + (P[i] == 0)) for i in range(len(pi)))
+        joint = pi[:, None] * P  # of both tokens; the floor is what the second adds to the first
+        both = -np.sum(joint * np.log(joint + (joint == 0)))
+        return [chain.floor, chain.unigram_entropy], [rate, -pi @ np.log(pi) if right else both]
+
     return every(
-        loss=identity(
-            over=random_points(study),
-            predicted=lambda th: float(one_layer.population_loss(th, study.chain)),
-            measured=lambda th: by_hand(th, pi),
-            control=Control(
-                "attention that does not count tokens", measured=lambda th: by_hand(th, uniform)
-            ),
+        loss=compared(
+            identity, "attention that does not count tokens", loss, over=random_points(study)
         ),
-        levels=equal(
-            predicted=[study.chain.floor, study.chain.unigram_entropy],
-            measured=levels,
-            rtol=1e-12,
-            control=Control("in the other order", measured=levels[::-1])
-            if levels[0] != levels[1]
-            else None,
-        ),
+        levels=compared(equal, "the entropy of two tokens", levels, rtol=1e-12),
     )
 
 
 @paper.claim("ours: conserved balances")
-def conserved(study) -> Measurement:
+@against("signs turned, columns for rows", at_most, bound=1e-12, note="dC/dt at random weights")
+def conserved(study, right: bool):
     r"""The flow conserves $W_0^\top W_0 - W_1W_1^\top - W_QW_Q^\top - W_KW_K^\top$,
     $W_Q^\top W_Q - W_K^\top W_K$ and $W_1\mathbf 1$."""
-
-    def rate(theta: OneLayerAttention, quantities: list[Callable]) -> list[float]:
-        """Largest entry of dC/dt; a central difference is exact for quadratic C."""
-        v = autodiff_velocity(theta, study.chain)
-        up, down = (_unflat(flat(theta) + s * v, theta) for s in (1.0, -1.0))
-        return [
-            float(np.abs(np.asarray(c(up)) - np.asarray(c(down))).max()) / 2 for c in quantities
-        ]
-
     wrong = [
         lambda th: th.W0.T @ th.W0 - th.W1 @ th.W1.T + th.WQ @ th.WQ.T + th.WK @ th.WK.T,
         lambda th: th.WQ.T @ th.WQ + th.WK.T @ th.WK,
         lambda th: th.W1.sum(axis=0),
     ]
-    points = random_points(study)
-    return at_most(
-        bound=1e-12,
-        measured=np.max([rate(th, list(CONSERVED.values())) for th in points], axis=0),
-        control=Control(
-            "signs turned, columns for rows", np.min([rate(th, wrong) for th in points], axis=0)
-        ),
-        note="largest entry of dC/dt at random weights",
-    )
-
-
-def _unflat(y: np.ndarray, like: OneLayerAttention) -> OneLayerAttention:
-    shapes = [np.shape(w) for w in blocks(like)]
-    parts = np.split(y, np.cumsum([int(np.prod(s)) for s in shapes])[:-1])
-    return OneLayerAttention(*(p.reshape(s) for p, s in zip(parts, shapes, strict=True)))  # type: ignore[arg-type]
+    rates = []
+    for theta in random_points(study):  # a central difference is exact for quadratic C
+        v = autodiff_velocity(theta, study.chain)
+        up, down = moved(theta, v), moved(theta, -v)
+        quantities = CONSERVED.values() if right else wrong
+        rates.append([np.abs(np.subtract(c(up), c(down))).max() / 2 for c in quantities])
+    return np.max(rates, axis=0) if right else np.min(rates, axis=0)
 
 
 # --- The limit in the length s of the contexts and in their number N.
@@ -256,67 +205,51 @@ def _unflat(y: np.ndarray, like: OneLayerAttention) -> OneLayerAttention:
 LENGTHS = (160, 320, 640, 1280)
 
 
-def _limit_in_s(which: int, name: str) -> Claim:
-    def measure(study) -> Measurement:
-        p = float(np.clip(study.chain.pi.max(), 0.05, 0.95))
-        chain = MarkovChain((p, 1 - p), study.chain.lam or 0.8)
-        theta = OneLayerAttention.gaussian(2, DIM, 0.7, SEEDS[0])
-        limit = autodiff_gradients(theta, chain)[which]
-
-        def bias(length: int, law: Contexts) -> float:
-            found = context_gradients(np.asarray(theta.readout), np.asarray(theta.score), law)
-            return float(np.linalg.norm(found[which] - limit) / np.linalg.norm(limit))
-
-        return order(
-            "Theta",
-            over=LENGTHS,
-            y=lambda s: bias(s, Contexts.of_chain(chain, s, "uniform")),
-            power=-1.0,
-            tol=0.1,
-            toward="infinity",
-            control=Control(
-                "contexts that stay at six tokens",
-                measured=lambda s: bias(s, Contexts.of_chain(chain, 6 + s // 640, "uniform")),
-            ),
-            note="exact laws of two tokens, the most frequent against the rest",
-        )
-
-    measure.__doc__ = (
-        rf"The gradient $\partial L/\partial {name}$ of contexts of length $s$ tends to that of the"
-        r" population; what is left is $O(1/s)$."
-    )
-    return paper.claim(f"Prop 2.3 (limit in s, {name.strip(chr(92))})", regime=forgetful)(measure)
-
-
-readouts_of_long_contexts = _limit_in_s(0, "M")
-scores_of_long_contexts = _limit_in_s(1, r"\Phi")
-
-
-def _limit_in_N(which: int, name: str) -> Claim:
-    def measure(study) -> Measurement:
-        noise = sampling_noise(study)
-        return order(
-            "Theta",
-            x=SAMPLES,
-            y=noise[:, which],
-            power=-0.5,
-            tol=0.08,
-            toward="infinity",
-            control=Control("the same samples, never more of them", measured=noise[[0] * 4, which]),
-            note="against the exact law of 6 tokens; 12 samples each",
-        )
-
-    measure.__doc__ = (
-        rf"The gradient $\partial L/\partial {name}$ of $N$ sequences tends to that of their law"
-        r" like $N^{-1/2}$."
-    )
-    return paper.claim(f"Prop 2.3 (limit in N, {name.strip(chr(92))})")(measure)
-
-
 SAMPLES = (250, 1000, 4000, 16000)
+LONG = {"over": LENGTHS, "kind": "Theta", "power": -1.0, "toward": "infinity"}
+MANY = {"over": SAMPLES, "kind": "Theta", "power": -0.5, "toward": "infinity", "tol": 0.08}
 
-readouts_of_many_sequences = _limit_in_N(0, "M")
-scores_of_many_sequences = _limit_in_N(1, r"\Phi")
+
+@paper.claim("Prop 2.3 (limit in s, M)", regime=forgetful)
+@against("contexts that stay at six tokens", order, **LONG)
+def readouts_of_long_contexts(study, length: int, right: bool):
+    r"""The gradient $\partial L/\partial M$ of contexts of length $s$ tends to that of the
+    population; what is left is $O(1/s)$ (two tokens, the most frequent against the rest)."""
+    return bias(study, length if right else 6 + length // 640)[0]
+
+
+@paper.claim("Prop 2.3 (limit in s, Phi)", regime=forgetful)
+@against("contexts that stay at six tokens", order, **LONG)
+def scores_of_long_contexts(study, length: int, right: bool):
+    r"""So does $\partial L/\partial\Phi$ of contexts of length $s$: what is left is $O(1/s)$."""
+    return bias(study, length if right else 6 + length // 640)[1]
+
+
+@paper.once
+def bias(study, length: int) -> list[float]:
+    """How far both gradients of the exact law of two tokens are from their limit."""
+    p = float(np.clip(study.chain.pi.max(), 0.05, 0.95))
+    chain = MarkovChain((p, 1 - p), study.chain.lam or 0.8)
+    theta = OneLayerAttention.gaussian(2, DIM, 0.7, SEEDS[0])
+    law = Contexts.of_chain(chain, length, "uniform")
+    found = context_gradients(np.asarray(theta.readout), np.asarray(theta.score), law)
+    pairs = zip(found, autodiff_gradients(theta, chain), strict=True)
+    return [float(np.linalg.norm(f - limit) / np.linalg.norm(limit)) for f, limit in pairs]
+
+
+@paper.claim("Prop 2.3 (limit in N, M)")
+@against("the same samples, never more of them", order, **MANY)
+def readouts_of_many_sequences(study, size: int, right: bool):
+    r"""The gradient $\partial L/\partial M$ of $N$ sequences tends to that of their law like
+    $N^{-1/2}$ (6 tokens, 12 samples of each size)."""
+    return sampling_noise(study)[SAMPLES.index(size) if right else 0, 0]
+
+
+@paper.claim("Prop 2.3 (limit in N, Phi)")
+@against("the same samples, never more of them", order, **MANY)
+def scores_of_many_sequences(study, size: int, right: bool):
+    r"""So does $\partial L/\partial\Phi$ of $N$ sequences, like $N^{-1/2}$."""
+    return sampling_noise(study)[SAMPLES.index(size) if right else 0, 1]
 
 
 @paper.once
@@ -336,72 +269,48 @@ def sampling_noise(study) -> np.ndarray:
 
 
 @paper.claim("ours: bias of short contexts", part="constant", regime=two_term)
-def short_contexts(study) -> Measurement:
+@against("the first token uniform", equal, rtol=1e-12)
+def short_contexts(study, right: bool):
     r"""Given the last token $i$, a stationary context holds $\pi_j + \rho(1_{ij} - \pi_j)$ of
-    token $j$,
-    $\rho = (1-\lambda^s)/(s(1-\lambda))$: at $s = 19$ and $\lambda = .8$ a quarter of it is token
-    $i$."""
-    chain = study.chain
-    length = 19 if chain.tokens <= 5 else 6
-    rho = theory.context_bias(chain, length)
-    return equal(
-        predicted=chain.pi + rho * (np.eye(chain.tokens) - chain.pi),
-        measured=Contexts.of_chain(chain, length, "stationary").mean_frequencies,
-        rtol=1e-12,
-        control=Control(
-            "the first token uniform",
-            measured=Contexts.of_chain(chain, length, "uniform").mean_frequencies
-            if np.ptp(chain.pi) > 0
-            else Contexts.of_chain(chain, 2 * length, "uniform").mean_frequencies,
-        ),
-        note=f"rho = {rho:.4f} at s = {length}",
-    )
+    token $j$, $\rho = (1-\lambda^s)/(s(1-\lambda))$: at $s = 19$ and $\lambda = .8$ a quarter of
+    it is token $i$."""
+    chain, length = study.chain, 19 if study.chain.tokens <= 5 else 6
+    mean = chain.pi + theory.context_bias(chain, length) * (np.eye(chain.tokens) - chain.pi)
+    seen = length if right or np.ptp(chain.pi) > 0 else 2 * length
+    law = Contexts.of_chain(chain, seen, "stationary" if right else "uniform")
+    return mean, law.mean_frequencies
 
 
 @paper.claim("ours: law of short contexts")
-def contexts_by_enumeration(study) -> Measurement:
+@against("contexts of one token more", equal, rtol=1e-12)
+def contexts_by_enumeration(study, right: bool):
     """Counts and last token carry the law of a context: the loss, and that of each group of
     sequences with one last token, are those of all sequences of four tokens one by one."""
-    chain = study.chain
-    theta = random_points(study)[0]
-    d, s = chain.tokens, 3
+    chain, theta = study.chain, random_points(study)[0]
+    d, s, P = chain.tokens, 3, chain.transition
     totals, mass = np.zeros(d), np.zeros(d)
     for word in itertools.product(range(d), repeat=s + 1):
-        weight = np.prod([chain.transition[a, b] for a, b in itertools.pairwise(word)]) / d
+        weight = np.prod([P[a, b] for a, b in itertools.pairwise(word)]) / d
         scores = np.exp(theta.score[word[-2], list(word[:-1])])
         logits = (scores / scores.sum()) @ theta.readout[list(word[:-1])]
         totals[word[-2]] -= weight * (logits[word[-1]] - np.log(np.exp(logits).sum()))
         mass[word[-2]] += weight
-
-    def told(law: Contexts) -> list[float]:
-        groups = np.asarray(group_losses(theta, law))
-        return [float(context_loss(theta, law)), *groups, law.bigram_entropy]
-
-    given = {pair: mass[pair[0]] * chain.transition[pair] for pair in np.ndindex(d, d)}
-    entropy = -sum(w * np.log(chain.transition[p]) for p, w in given.items() if w > 0)
-    return equal(
-        predicted=told(Contexts.of_chain(chain, s)),
-        measured=[totals.sum(), *totals / mass, entropy],
-        rtol=1e-12,
-        control=Control("contexts of one token more", told(Contexts.of_chain(chain, s + 1))),
-    )
+    law = Contexts.of_chain(chain, s if right else s + 1)
+    groups = np.asarray(group_losses(theta, law))
+    told = [float(context_loss(theta, law)), *groups, law.bigram_entropy]
+    entropy = -np.sum(mass[:, None] * P * np.log(P + (P == 0)))
+    return told, [totals.sum(), *totals / mass, entropy]
 
 
 @paper.claim("Prop B.1 (i)", regime=two_term)
-def marginals_converge(study) -> Measurement:
+@against("half as much staying", equal, rtol=1e-12)
+def marginals_converge(study, right: bool):
     r"""From any first law $\mu$ the marginals converge to $\pi$; for (2) exactly like
     $\lambda^t$."""
-    chain, t = study.chain, 5
-    mu = np.eye(chain.tokens)[-1]
-    half = MarkovChain(chain.pi, chain.lam / 2)
-    return equal(
-        predicted=chain.pi + chain.lam**t * (mu - chain.pi),
-        measured=mu @ np.linalg.matrix_power(chain.transition, t),
-        rtol=1e-12,
-        control=Control(
-            "half as much staying", measured=mu @ np.linalg.matrix_power(half.transition, t)
-        ),
-    )
+    chain, mu, t = study.chain, np.eye(study.chain.tokens)[-1], 5
+    walked = chain if right else MarkovChain(chain.pi, chain.lam / 2)
+    formula = chain.pi + chain.lam**t * (mu - chain.pi)
+    return formula, mu @ np.linalg.matrix_power(walked.transition, t)
 
 
 @paper.claim("Prop B.1 (ii)", regime=forgetful & nonuniform)
@@ -427,37 +336,24 @@ def almost_surely(study) -> Measurement:
 
 
 @paper.claim("App B.2 (eq 32, 39)")
-def gradients_of_a_sample(study) -> Measurement:
+@against("the population limit", equal, rtol=1e-11, note="200 sequences of 8 tokens")
+def gradients_of_a_sample(study, right: bool):
     r"""Before the limit: the gradients in $M$ and $\Phi$ of $N$ sequences, as sums over
     positions."""
-    chain = study.chain
-    tokens = chain.sample(200, 9, seed=3, first="uniform")
-    theta = OneLayerAttention.gaussian(chain.tokens, DIM, 0.7, SEEDS[1])
-    table = Contexts.of_sample(tokens, chain.tokens)
+    tokens = study.chain.sample(200, 9, seed=3, first="uniform")
+    theta, table = random_points(study)[1], Contexts.of_sample(tokens, study.chain.tokens)
     by_autodiff = Flow(lambda th: one_layer.sequence_loss(th, tokens)).velocity(theta)
-    return equal(
-        predicted=flat(one_layer.move(theta, lambda M, Phi: context_gradients(M, Phi, table))),
-        measured=flat(by_autodiff),
-        rtol=1e-11,
-        control=Control("the population limit", flat(one_layer.velocity(theta, chain))),
-        note="200 sequences of 8 tokens",
-    )
+    summed = one_layer.move(theta, lambda M, Phi: context_gradients(M, Phi, table))
+    return flat(summed if right else one_layer.velocity(theta, study.chain)), flat(by_autodiff)
 
 
 @paper.claim("App B.2 (eq 33, 34)", part="proof-step", regime=nonuniform)
-def pooled_attention(study) -> Measurement:
+@against("each token once", equal, rtol=1e-8)
+def pooled_attention(study, right: bool):
     r"""Where token $j$ fills the share $\pi_j$ of a context, its positions together get
     $A_{ij}$."""
-    pi, d = study.chain.pi, study.chain.tokens
-    theta = random_points(study)[0]
-
-    def pooled(counts: np.ndarray) -> np.ndarray:
-        table = Contexts(np.arange(d), np.tile(counts, (d, 1)).astype(np.int64), np.eye(d) / d)
-        return np.asarray(context_attention(np.asarray(theta.score), table))
-
-    return equal(
-        predicted=np.asarray(one_layer.attention(theta, pi)),
-        measured=pooled(np.round(pi * 10**9)),
-        rtol=1e-8,
-        control=Control("each token once", measured=pooled(np.ones(d))),
-    )
+    pi, d, theta = study.chain.pi, study.chain.tokens, random_points(study)[0]
+    counts = np.tile(np.round(pi * 10**9) if right else np.ones(d), (d, 1)).astype(np.int64)
+    table = Contexts(np.arange(d), counts, np.eye(d) / d)
+    pooled = context_attention(np.asarray(theta.score), table)
+    return np.asarray(one_layer.attention(theta, pi)), np.asarray(pooled)

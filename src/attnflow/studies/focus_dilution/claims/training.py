@@ -8,13 +8,19 @@ it at full size.
 
 from __future__ import annotations
 
+import itertools
+from functools import partial
+from typing import Any
+
 import numpy as np
 
 from attnflow.claims import (
     Control,
     Measurement,
+    against,
     at_least,
     at_most,
+    compared,
     equal,
     every,
     identity,
@@ -38,86 +44,73 @@ SMALL = Config(data="sample", sequences=300, context=6, dim=4)
 """A sample that is small enough to go through sequence by sequence."""
 
 
-@paper.claim("App E (compression)", part="experiment", setting="300 sequences of 6 tokens")
+experiment = partial(paper.claim, part="experiment")
+under_adam = partial(experiment, setting=ADAM)
+
+
+@experiment("App E (compression)", setting="300 sequences of 6 tokens")
 def the_sample_is_its_counts(study) -> Measurement:
     """The model sees of a context only its last token and its counts: the loss over the table of
     these is the loss over the sequences."""
     table, tokens = _sets()["training"]
     turned = np.column_stack([np.roll(tokens[:, :-1], 1, axis=1), tokens[:, -1]])
     other = Contexts.of_sample(turned, table.tokens)
-    return identity(
-        over=_points(),
-        predicted=lambda theta: context_loss(theta, table),
-        measured=lambda theta: _losses(theta, tokens).mean(),
-        rtol=1e-12,
-        control=Control("the token before as the query", lambda theta: context_loss(theta, other)),
-        note=f"{len(tokens)} sequences are {table.rows} rows",
-    )
+
+    def losses(theta: OneLayerAttention, right: bool):
+        return context_loss(theta, table if right else other), _losses(theta, tokens).mean()
+
+    note = f"{len(tokens)} sequences are {table.rows} rows"
+    return compared(identity, "the token before as the query", losses, over=_points(), note=note)
 
 
-@paper.claim("App E.1 (groups S_k)", part="experiment", setting="300 sequences of 6 tokens")
+@experiment("App E.1 (groups S_k)", setting="300 sequences of 6 tokens")
 def groups_of_both_sets(study) -> Measurement:
     """Training and test sets are grouped by the second-to-last token: S_k is what ends in k."""
-    sets = _sets()
 
-    def grouped(theta: OneLayerAttention, tokens: np.ndarray, place: int) -> np.ndarray:
-        each, last = _losses(theta, tokens), tokens[:, place]
-        return np.array([each[last == k].mean() for k in range(LAWS["4.1"].tokens)])
+    def grouped(at: tuple, right: bool):
+        theta, (table, tokens) = at
+        each, last = _losses(theta, tokens), tokens[:, -2 if right else -1]
+        by_hand = [each[last == k].mean() for k in range(table.tokens)]
+        return group_losses(theta, table), by_hand
 
-    return identity(
-        over=[(theta, name) for theta in _points() for name in sets],
-        predicted=lambda at: group_losses(at[0], sets[at[1]][0]),
-        measured=lambda at: grouped(at[0], sets[at[1]][1], -2),
-        rtol=1e-12,
-        control=Control("by the label", measured=lambda at: grouped(at[0], sets[at[1]][1], -1)),
-    )
+    points = itertools.product(_points(), _sets().values())
+    return compared(identity, "by the label", grouped, over=list(points))
 
 
-@paper.claim("Fig 2D (1)", part="experiment", setting=ADAM)
-def entropy_of_attention(study) -> Measurement:
+@under_adam("Fig 2D (1)")
+@against("at condensation", at_most, bound=0.4, note="at the focus, over the start")
+def entropy_of_attention(study, right: bool):
     """The entropy of every query's attention falls while attention focuses on token 0."""
 
-    def left(run: Followed, row: int) -> np.ndarray:
-        p = np.maximum(run.attention, 1e-300)
+    def left(run: Followed) -> np.ndarray:
+        p = np.maximum(run.attention[[run.at("focus" if right else "condensation"), 0]], 1e-300)
         entropy = -(p * np.log(p)).sum(axis=2)
-        return entropy[row] / entropy[0]
+        return entropy[0] / entropy[1]
 
-    return at_most(
-        bound=0.4,
-        measured=[left(run, run.at("focus")) for run in trained().values()],
-        control=Control(
-            "at condensation", [left(run, run.at("condensation")) for run in trained().values()]
-        ),
-        note="at the focus, over the start",
-    )
+    return [left(run) for run in trained().values()]
 
 
-@paper.claim("Sec 4.1 (stage I, outer layers)", part="experiment", setting=ADAM)
+@under_adam("Sec 4.1 (stage I, outer layers)")
 def outer_layers_condense(study) -> Measurement:
     """Fig. 2(B1): all embeddings turn to one direction, and W0 and W1 are nearly of rank one."""
-
-    def cosines(run: Followed, row: int) -> float:
-        units = run.W0[row] / run.norms[row][:, None]
-        return float((units @ units.T).min())
-
     runs = trained().values()
+
+    def cosines(right: bool) -> list[float]:
+        rows = [(run, run.at("condensation") if right else 0) for run in runs]
+        units = [run.W0[row] / run.norms[row][:, None] for run, row in rows]
+        return [float((u @ u.T).min()) for u in units]
+
+    def ranks(right: bool) -> list[float]:
+        rows = [(run, run.at("condensation") if right else 0) for run in runs]
+        return [run.stable(w, row) for run, row in rows for w in ("W0", "W1")]
+
     return every(
-        tokens=at_least(
-            bound=0.8,
-            measured=[cosines(run, run.at("condensation")) for run in runs],
-            control=Control("at the start", [cosines(run, 0) for run in runs]),
-        ),
-        ranks=at_most(
-            bound=1.3,
-            measured=[run.stable(w, run.at("condensation")) for run in runs for w in ("W0", "W1")],
-            control=Control(
-                "at the start", [run.stable(w, 0) for run in runs for w in ("W0", "W1")]
-            ),
-        ),
+        tokens=compared(at_least, "at the start", cosines, bound=0.8),
+        ranks=compared(at_most, "at the start", ranks, bound=1.3),
     )
 
 
-@paper.claim("App E.2 (heat map)", part="experiment", setting=ADAM)
+@under_adam("App E.2 (heat map)")
 def heat_map_of_stage_one(study) -> Measurement:
     """Fig. 2(A), stage I: the cosines between neurons light up for W0 and W1; in the heat maps of
     WQ and WK the neurons still point anywhere."""
@@ -133,75 +126,66 @@ def heat_map_of_stage_one(study) -> Measurement:
     )
 
 
-@paper.claim("ours: Adam does not leave attention alone", part="experiment", setting=ADAM)
-def attention_does_not_wait(study) -> Measurement:
+@under_adam("ours: Adam does not leave attention alone")
+@against("gradient flow", at_most, bound=0.5, note="stable rank at condensation over the start's")
+def attention_does_not_wait(study, right: bool):
     """While W0 condenses, Adam has WQ and WK lose more than half of their stable rank: it divides
     by the size of the gradient, so that small gradients do not keep weights still. Under gradient
     flow they wait."""
-    flow = flowed("4.1")
-    return at_most(
-        bound=0.5,
-        measured=[_kept(run, w) for run in trained().values() for w in ("WQ", "WK")],
-        control=Control("gradient flow", [_kept(flow, w) for w in ("WQ", "WK")] * 2),
-        note="stable rank at condensation over that of the start",
-    )
+    runs = trained().values() if right else [flowed("4.1")] * 2
+    return [_kept(run, w) for run in runs for w in ("WQ", "WK")]
 
 
-@paper.claim("Sec 4.1 (stage I, attention)", part="experiment", setting="gradient flow, law of 4.1")
-def attention_waits_under_the_flow(study) -> Measurement:
+@experiment("Sec 4.1 (stage I, attention)", setting="gradient flow, law of 4.1")
+@against("W0 and W1", equal, rtol=1e-3, note="stable rank at condensation over the start's")
+def attention_waits_under_the_flow(study, right: bool):
     """While the outer layers condense, WQ and WK keep the high rank of their start."""
-    flow = flowed("4.1")
-    return equal(
-        predicted=1.0,
-        measured=[_kept(flow, w) for w in ("WQ", "WK")],
-        rtol=1e-3,
-        control=Control("W0 and W1", measured=[_kept(flow, w) for w in ("W0", "W1")]),
-        note="stable rank at condensation over that of the start",
-    )
+    return 1.0, [_kept(flowed("4.1"), w) for w in (("WQ", "WK") if right else ("W0", "W1"))]
 
 
-@paper.claim("Sec 4.1 (stage II)", part="experiment", setting=ADAM)
+@under_adam("Sec 4.1 (stage II)")
 def attention_focuses(study) -> Measurement:
     """Fig. 2(C): all queries raise their attention to token 0 together, WQ and WK condense, and
     the loss falls."""
     runs = trained().values()
     marks = [(run, run.at("condensation"), run.at("focus")) for run in runs]
-    rise = [run.attention[b, :, 0] - run.attention[a, :, 0] for run, a, b in marks]
-    before = [run.attention[a, :, 0] - run.attention[0, :, 0] for run, a, _ in marks]
-    ranks, early = ([r.stable(w, m[k]) for r, *m in marks for w in ("WQ", "WK")] for k in (1, 0))
+    both = ("WQ", "WK")
+
+    def rise(right: bool) -> list[np.ndarray]:
+        pairs = [(run.attention, (b, a) if right else (a, 0)) for run, a, b in marks]
+        return [A[last, :, 0] - A[first, :, 0] for A, (last, first) in pairs]
+
+    def ranks(right: bool) -> list[float]:
+        return [run.stable(w, b if right else a) for run, a, b in marks for w in both]
+
+    def fall(right: bool) -> list[float]:
+        pairs = [(run.loss, (b, a) if right else (a, 0)) for run, a, b in marks]
+        return [loss[last] - loss[first] for loss, (last, first) in pairs]
+
     return every(
-        attention=at_least(bound=0.2, measured=rise, control=Control("until condensation", before)),
-        ranks=at_most(bound=1.05, measured=ranks, control=Control("at condensation", early)),
-        loss=at_most(
-            bound=-0.15,
-            measured=[run.loss[b] - run.loss[a] for run, a, b in marks],
-            control=Control(
-                "until condensation", [run.loss[a] - run.loss[0] for run, a, _ in marks]
-            ),
-        ),
+        attention=compared(at_least, "until condensation", rise, bound=0.2),
+        ranks=compared(at_most, "at condensation", ranks, bound=1.05),
+        loss=compared(at_most, "until condensation", fall, bound=-0.15),
     )
 
 
-@paper.claim("Sec 4.1 (stage II, outer layers)", part="experiment", setting=ADAM)
+@under_adam("Sec 4.1 (stage II, outer layers)")
 def outer_layers_in_stage_two(study) -> Measurement:
     """In stage II the outer parameters remain largely invariant."""
 
-    def moved(run: Followed) -> float:
-        a, b = run.at("attention onset"), run.at("focus")
-        return float(np.linalg.norm(run.W0[b] - run.W0[a]) / np.linalg.norm(run.W0[a]))
+    def change(right: bool) -> list[float]:
+        runs = trained().values() if right else [flowed(law) for law in ("4.1", "E")]
+        pairs = [run.W0[[run.at("attention onset"), run.at("focus")]] for run in runs]
+        return [float(np.linalg.norm(b - a) / np.linalg.norm(a)) for a, b in pairs]
 
+    note = "change of W0 from the onset of attention to the focus, over its size"
     return not_reproduced(
-        found=at_most(
-            bound=0.5,
-            measured=[moved(run) for run in trained().values()],
-            control=Control("gradient flow", [moved(flowed(law)) for law in ("4.1", "E")]),
-            note="change of W0 from the onset of attention to the focus, over its size",
-        ),
+        found=compared(at_most, "gradient flow", change, bound=0.5, note=note),
         guessed=f"{GUESSED}, and what is largely",
     )
 
 
-@paper.claim("Fig 2C (steps 350 to 550)", part="experiment", setting="Appendix E at full size")
+@experiment("Fig 2C (steps 350 to 550)", setting="Appendix E at full size")
 def when_attention_grows(study) -> Measurement:
     """Between steps 350 and 550 attention to the first token grows, and it dilutes afterwards."""
     if not appendix_e(study.config):
@@ -222,108 +206,83 @@ def when_attention_grows(study) -> Measurement:
     )
 
 
-@paper.claim("Sec 4.1 (stage III)", part="experiment", setting=ADAM)
+@under_adam("Sec 4.1 (stage III)")
 def attention_dilutes(study) -> Measurement:
     """Fig. 2(B2), (C), (D2): all tokens but the first turn away from it and their embeddings
     retract; token 0 attends to itself and keeps growing."""
     run = trained()["4.1"]
-    a, b = run.at("focus"), run.at("new direction")
-    later = run.at("focus", 2)
+    a, b, later = run.at("focus"), run.at("new direction"), run.at("focus", 2)
+    lost, grown = _lost(run), run.norms[b] - run.norms[a]
+
+    def away(right: bool) -> np.ndarray:
+        return run.attention[later if right else a, 1:, 0]
+
+    def itself(right: bool) -> float:
+        return run.attention[b, 0, 0] if right else run.attention[b, 1:, 0].max()
+
+    least = stages.RETRACTED
     return every(
-        away=at_most(
-            bound=0.05,
-            measured=run.attention[later, 1:, 0],
-            control=Control("at the focus", run.attention[a, 1:, 0]),
-        ),
-        itself=at_least(
-            bound=0.95,
-            measured=run.attention[b, 0, 0],
-            control=Control("the other tokens", run.attention[b, 1:, 0].max()),
-        ),
-        retract=at_least(
-            bound=stages.RETRACTED,
-            measured=_lost(run)[1:],
-            control=Control("token 0", _lost(run)[0]),
-        ),
-        leader=sign(
-            predicted=+1,
-            measured=run.norms[b, 0] - run.norms[a, 0],
-            control=Control("token 1", run.norms[b, 1] - run.norms[a, 1]),
-        ),
+        away=compared(at_most, "at the focus", away, bound=0.05),
+        itself=compared(at_least, "the other tokens", itself, bound=0.95),
+        retract=at_least(bound=least, measured=lost[1:], control=Control("token 0", lost[0])),
+        leader=sign(predicted=+1, measured=grown[0], control=Control("token 1", grown[1])),
     )
 
 
-@paper.claim("Sec 4.1 (stage III, App E)", part="experiment", setting=ADAM)
+@under_adam("Sec 4.1 (stage III, App E)")
 def second_token_with_the_law_of_the_appendix(study) -> Measurement:
     """With the law of Appendix E, too, all tokens but the first retract in stage III.
 
     Ours does not: token 1 loses a tenth of its norm, the others more than half.
     """
-    runs = trained()
+
+    def lost(right: bool) -> np.ndarray:
+        return _lost(trained()["E" if right else "4.1"])[1:]
+
+    note = "largest share of its norm that a token loses before the new direction"
+    how = {"bound": stages.RETRACTED, "note": note}
     return not_reproduced(
-        found=at_least(
-            bound=stages.RETRACTED,
-            measured=_lost(runs["E"])[1:],
-            control=Control("the law of Section 4.1", _lost(runs["4.1"])[1:]),
-            note="largest share of its norm that a token loses before the new direction",
-        ),
+        found=compared(at_least, "the law of Section 4.1", lost, **how),
         guessed=f"{GUESSED}, and the law of the figure",
     )
 
 
-@paper.claim("Sec 4.1 (stage III, rank one)", part="experiment", setting=ADAM)
-def confined_to_rank_one(study) -> Measurement:
-    """In stage III W0 stays as near to rank one as where it counts as condensed."""
+@under_adam("Sec 4.1 (stage III, rank one)")
+@against("after the new direction", at_most, bound=1 + stages.RANK_ONE)
+def confined_to_rank_one(study, right: bool):
+    """From focus to dilution, in stage III, the stable rank of W0 stays as near to one as where
+    it counts as condensed."""
 
-    def highest(run: Followed, first: int, last: int) -> float:
+    def highest(run: Followed) -> float:
+        late = (run.at("new direction"), len(run.t) - 1)
+        first, last = (run.at("focus"), run.at("dilution")) if right else late
         return max(run.stable("W0", row) for row in range(first, last + 1))
 
-    runs = trained().values()
-    return at_most(
-        bound=1 + stages.RANK_ONE,
-        measured=[highest(run, run.at("focus"), run.at("dilution")) for run in runs],
-        control=Control(
-            "after the new direction",
-            [highest(run, run.at("new direction"), len(run.t) - 1) for run in runs],
-        ),
-        note="largest stable rank from focus to dilution",
-    )
+    return [highest(run) for run in trained().values()]
 
 
-@paper.claim("Sec 4.1 (stage IV)", part="experiment", setting=ADAM)
-def a_new_direction(study) -> Measurement:
+@under_adam("Sec 4.1 (stage IV)")
+@against("at the dilution", at_least, bound=0.9, note="share of its embedding, at the end")
+def a_new_direction(study, right: bool):
     """Fig. 2(B3), (D3): the embedding of token 1 leaves the direction of token 0 for the first
     time after dilution."""
-    runs = trained().values()
-
-    def share(run: Followed, row: int) -> float:
-        return float(run.off[row, 1] / run.norms[row, 1])
-
-    return at_least(
-        bound=0.9,
-        measured=[share(run, len(run.t) - 1) for run in runs],
-        control=Control("at the dilution", [share(run, run.at("dilution")) for run in runs]),
-        note="share of token 1's embedding off the direction of token 0, at the end",
-    )
+    rows = [(run, len(run.t) - 1 if right else run.at("dilution")) for run in trained().values()]
+    return [float(run.off[row, 1] / run.norms[row, 1]) for run, row in rows]
 
 
-@paper.claim("Sec 4.1 (after stage IV)", part="experiment", setting=ADAM)
+@under_adam("Sec 4.1 (after stage IV)")
 def the_rarest_retracts_again(study) -> Measurement:
     """Fig. 2(D): as token 1 is learned, the rarer tokens retract once more (law of 4.1)."""
     run = trained()["4.1"]
     norms = run.norms[run.at("new direction") + 3 :]
-    lost = 1 - norms[-1] / norms.max(axis=0)
+    lost, grown = 1 - norms[-1] / norms.max(axis=0), norms[-1] / norms[0]
     return every(
         rarest=at_least(bound=0.2, measured=lost[3], control=Control("token 1", lost[1])),
-        learned=at_least(
-            bound=2.0,
-            measured=norms[-1, 1] / norms[0, 1],
-            control=Control("token 2", norms[-1, 2] / norms[0, 2]),
-        ),
+        learned=at_least(bound=2.0, measured=grown[1], control=Control("token 2", grown[2])),
     )
 
 
-@paper.claim("ours: rare groups get worse during focus", part="experiment", setting=ADAM)
+@under_adam("ours: rare groups get worse during focus")
 def rare_groups_get_worse(study) -> Measurement:
     """While attention focuses, the losses of the groups S_2 and S_3 rise above their start, and
     that of S_0 falls."""
@@ -340,33 +299,35 @@ def rare_groups_get_worse(study) -> Measurement:
     )
 
 
-@paper.claim(
-    "App E (final loss)", part="experiment", setting="gradient flow on 2,000 short contexts"
-)
-def ends_at_the_bigram_entropy(study) -> Measurement:
+@experiment("App E (final loss)", setting="gradient flow on 2,000 short contexts")
+@against("the entropy rate of the chain", equal, rtol=0.0, atol=1.5e-3)
+def ends_at_the_bigram_entropy(study, right: bool):
     """Training on a sample ends at the bigram entropy of that sample, apart from what the counts
     of so few contexts let it overfit; not at the entropy rate of the chain."""
     chain = LAWS["ours"]
+    tokens, loss = _overfitted("ours")
+    joint = np.histogram2d(tokens[:, -2], tokens[:, -1], bins=chain.tokens)[0] / len(tokens)
+    given = joint / joint.sum(axis=1, keepdims=True)
+    entropy = -np.sum(joint * np.log(np.where(joint > 0, given, 1.0)))
+    return entropy if right else chain.floor, loss
+
+
+@paper.once
+def _overfitted(law: str) -> tuple[np.ndarray, float]:
+    """2,000 sequences of four tokens and a label, and the loss where the flow on them ends."""
+    chain = LAWS[law]
     tokens = chain.sample(2000, 5, seed=0, first="uniform")
     table = Contexts.of_sample(tokens, chain.tokens)
-    last, label = tokens[:, -2], tokens[:, -1]
-    joint = np.histogram2d(last, label, bins=chain.tokens)[0] / len(tokens)
-    given = joint / joint.sum(axis=1, keepdims=True)
-    start = OneLayerAttention.gaussian(chain.tokens, 6, 0.1, 0)
-    flow = Flow(
-        velocity=lambda theta, out=None: move(
-            theta, lambda M, Phi: context_gradients(M, Phi, table), out
-        ),
-        host=True,
+
+    def velocity(theta: OneLayerAttention, out: Any = None) -> OneLayerAttention:
+        return move(theta, lambda M, Phi: context_gradients(M, Phi, table), out)
+
+    start, flow = (
+        OneLayerAttention.gaussian(chain.tokens, 6, 0.1, 0),
+        Flow(velocity=velocity, host=True),
     )
     end = integrate(flow, start, until=1000.0, rtol=1e-6, progress=False).final
-    return equal(
-        predicted=-np.sum(joint * np.log(np.where(joint > 0, given, 1.0))),
-        measured=context_loss(end, table),
-        rtol=0.0,
-        atol=1.5e-3,
-        control=Control("the entropy rate of the chain", chain.floor),
-    )
+    return tokens, float(context_loss(end, table))
 
 
 def appendix_e(config: Config) -> bool:
@@ -387,7 +348,7 @@ def _sets() -> dict[str, tuple[Contexts, np.ndarray]]:
     tables, chain = (data.training(SMALL), data.test(SMALL)), SMALL.chain()
     assert tables[0] is not None
     assert tables[1] is not None
-    seeds = (SMALL.seed, SMALL.seed + data.TEST_SEED)
+    seeds = (SMALL.seed, SMALL.seed + 1_000_003)
     size = SMALL.sequences, SMALL.context + 1
     drawn = [chain.sample(*size, seed=seed, first=SMALL.first) for seed in seeds]
     return {"training": (tables[0], drawn[0]), "test": (tables[1], drawn[1])}

@@ -11,8 +11,10 @@ from attnflow.claims import (
     Control,
     Erratum,
     Measurement,
+    against,
     at_least,
     at_most,
+    compared,
     equal,
     every,
     identity,
@@ -49,37 +51,29 @@ from attnflow.tasks.markov import MarkovChain
 )
 def second_critical_point(study) -> Measurement:
     r"""On a two-group law the condensation ray holds a critical point that predicts $\pi$."""
-    chain = theory.two_group(study.chain)
-    right, other = (theory.ray_constant(c) for c in (chain, flatter(chain)))
+    chain, other = theory.two_group(study.chain), "kappa1 of a flatter law"
+
+    def k2(right: bool) -> float:
+        return theory.ray_constant(chain if right else flatter(chain))
+
+    def missed(right: bool) -> float:
+        return np.abs(predicted_law(chain, k2(right)) - chain.pi).max()
+
     return every(
-        critical=at_most(
-            bound=1e-14,
-            measured=speed(ray(chain, right), chain),
-            control=Control("kappa1 of a flatter law", speed(ray(chain, other), chain)),
-        ),
-        prediction=at_most(
-            bound=1e-14,
-            measured=np.abs(predicted_law(chain, right) - chain.pi).max(),
-            control=Control(
-                "kappa1 of a flatter law", np.abs(predicted_law(chain, other) - chain.pi).max()
-            ),
-        ),
+        critical=compared(at_most, other, lambda r: speed(ray(chain, k2(r)), chain), bound=1e-14),
+        prediction=compared(at_most, other, missed, bound=1e-14),
     )
 
 
 @paper.claim("Prop 3.3 (kappa1)", part="constant", regime=two_groups)
-def ray_constant(study) -> Measurement:
+@against("without the d tokens", equal, rtol=1e-12)
+def ray_constant(study, right: bool):
     r"""$\kappa_1^2 = \sqrt{(d-1)/d}\,\ln(\pi_1/\pi_2)/|\pi|$: where the prediction on the ray is
     $\pi$."""
     chain = theory.two_group(study.chain)
-    pi = chain.pi
+    pi, without = chain.pi, np.log(chain.pi[0] / chain.pi[1]) / np.linalg.norm(chain.pi)
     found: Any = brentq(lambda k2: predicted_law(chain, k2)[0] - pi[0], 1e-6, 200.0, xtol=1e-14)
-    return equal(
-        predicted=theory.ray_constant(chain),
-        measured=found,
-        rtol=1e-12,
-        control=Control("without the d tokens", np.log(pi[0] / pi[1]) / np.linalg.norm(pi)),
-    )
+    return theory.ray_constant(chain) if right else without, found
 
 
 @paper.claim(
@@ -89,51 +83,36 @@ def ray_constant(study) -> Measurement:
     reading=r"the exponent lacks the norms of (12): $|\pi|^2(\pi_j - 1/d)$ stands for"
     r" $|\pi|(\pi_j - 1/d)/|\pi - \mathbf 1/d|$",
 )
-def prediction_on_the_ray(study) -> Measurement:
+@against("as extracted", identity, over=(0.4, 1.3, 3.0))
+def prediction_on_the_ray(study, k2: float, right: bool):
     r"""On the ray every prediction is $\mathrm{softmax}(\kappa^2|\pi|(\pi - \mathbf 1/d)/|\pi -
     \mathbf 1/d|)$."""
     chain = theory.two_group(study.chain)
-    pi, v = chain.pi, chain.pi - 1 / chain.tokens
-    size = np.linalg.norm(pi)
-    return identity(
-        over=(0.4, 1.3, 3.0),
-        predicted=lambda k2: softmax(k2 * size * v / np.linalg.norm(v)),
-        measured=lambda k2: predicted_law(chain, k2),
-        control=Control("as extracted", lambda k2: softmax(k2 * size**2 * v)),
-    )
+    size, v = np.linalg.norm(chain.pi), chain.pi - 1 / chain.tokens
+    exponent = size / np.linalg.norm(v) if right else size**2
+    return softmax(k2 * exponent * v), predicted_law(chain, k2)
 
 
 @paper.claim("eq 61", part="proof-step", regime=two_groups)
-def gradient_on_the_ray(study) -> Measurement:
+@against("elsewhere on the ray", equal, atol=1e-15, rtol=0.0)
+def gradient_on_the_ray(study, right: bool):
     r"""Where every prediction is $\pi$, $\partial L/\partial M = -\pi\sum_i\pi_i(P_i - \pi^\top)$,
     which is 0 as $\pi^\top P = \pi^\top$."""
     chain = theory.two_group(study.chain)
-    GM = autodiff_gradients(ray(chain, theory.ray_constant(chain)), chain)[0]
-    elsewhere = autodiff_gradients(ray(chain, theory.ray_constant(flatter(chain))), chain)[0]
-    return equal(
-        predicted=-np.outer(chain.pi, chain.pi @ (chain.transition - chain.pi)),
-        measured=GM,
-        atol=1e-15,
-        rtol=0.0,
-        control=Control("elsewhere on the ray", measured=elsewhere),
-    )
+    point = ray(chain, theory.ray_constant(chain if right else flatter(chain)))
+    formula = -np.outer(chain.pi, chain.pi @ (chain.transition - chain.pi))
+    return formula, autodiff_gradients(point, chain)[0]
 
 
 @paper.claim("ours: printed ray beyond two groups", part="hypothesis", regime=distinct)
-def no_point_on_the_ray(study) -> Measurement:
-    """Beyond two groups the ray of eq. (12) holds no critical point: its speed stays above zero."""
-
-    def least(chain: MarkovChain) -> float:
-        options = {"bounds": (0.05, 20), "method": "bounded", "options": {"xatol": 1e-10}}
-        found: Any = minimize_scalar(lambda k2: speed(ray(chain, k2), chain), **options)
-        return float(found.fun)
-
-    return at_least(
-        bound=1e-3,
-        measured=least(study.chain),
-        control=Control("its two-group law", least(theory.two_group(study.chain))),
-        note="largest entry of W0', W1' minimised over kappa1^2 in [0.05, 20]",
-    )
+@against("its two-group law", at_least, bound=1e-3, note="largest entry of W0', W1' on the ray")
+def no_point_on_the_ray(study, right: bool):
+    """Beyond two groups the ray of eq. (12) holds no critical point: its speed stays above zero,
+    minimised over kappa1^2 in [0.05, 20]."""
+    chain = study.chain if right else theory.two_group(study.chain)
+    how = {"bounds": (0.05, 20), "method": "bounded", "options": {"xatol": 1e-10}}
+    found: Any = minimize_scalar(lambda k2: speed(ray(chain, k2), chain), **how)
+    return float(found.fun)
 
 
 @paper.claim("ours: unigram point of any law", regime=nonuniform)
@@ -141,30 +120,22 @@ def unigram_point(study) -> Measurement:
     r"""For any chain $W_0 = k\,\pi a^\top/|\pi|$, $W_1 = k\,a\,l^\top/|l|$ with $l$ the centred
     $\log\pi$ and $k^2 = |l|/|\pi|$ is critical, and its loss is the unigram entropy."""
     chain = study.chain
-    point = theory.unigram_point(chain, DIM)
-    ones = theory.unigram_point(flatter(chain), DIM)
-    law = softmax(chain.pi @ np.asarray(point.readout))
+    point, other = (theory.unigram_point(c, DIM) for c in (chain, flatter(chain)))
+    plain = np.linalg.norm(theory.log_law(chain)) / np.linalg.norm(chain.pi)
+
+    def loss(right: bool):
+        law = softmax(chain.pi @ np.asarray(point.readout))
+        return chain.unigram_entropy if right else chain.floor, -float(chain.pi @ np.log(law))
+
+    def size(right: bool):
+        return np.linalg.norm(point.W0), np.linalg.norm(point.W1) if right else plain
+
     return every(
-        critical=at_most(
-            bound=1e-13,
-            measured=speed(point, chain),
-            control=Control("of a flatter law", speed(ones, chain)),
+        critical=compared(
+            at_most, "of a flatter law", lambda r: speed(point if r else other, chain), bound=1e-13
         ),
-        loss=equal(
-            predicted=chain.unigram_entropy,
-            measured=-float(chain.pi @ np.log(law)),
-            rtol=1e-12,
-            control=Control("the entropy rate", chain.floor),
-        ),
-        balanced=equal(
-            predicted=np.linalg.norm(point.W0),
-            measured=np.linalg.norm(point.W1),
-            rtol=1e-12,
-            control=Control(
-                "weights as large as pi and l themselves",
-                measured=np.linalg.norm(theory.log_law(chain)) / np.linalg.norm(chain.pi),
-            ),
-        ),
+        loss=compared(equal, "the entropy rate", loss, rtol=1e-12),
+        balanced=compared(equal, "weights as large as pi and l themselves", size, rtol=1e-12),
     )
 
 
@@ -172,34 +143,26 @@ def unigram_point(study) -> Measurement:
 
 
 @paper.claim("Prop 3.4 (eq 13)", regime=nonuniform)
-def block_form(study) -> Measurement:
+@against("at random weights", at_most, bound=1e-14)
+def block_form(study, right: bool):
     r"""At the second critical point $(W_0, W_1)$ and $(W_Q, W_K)$ decouple."""
-    outer = 2 * study.chain.tokens * DIM
-    elsewhere = jacobian(random_points(study)[0], study.chain)
-    return at_most(
-        bound=1e-14,
-        measured=np.abs(at_unigram(study)[:outer, outer:]).max(),
-        control=Control("at random weights", np.abs(elsewhere[:outer, outer:]).max()),
-    )
+    J = at_unigram(study) if right else jacobian(random_points(study)[0], study.chain)
+    return np.abs(J[outer(study), inner(study)]).max()
 
 
 @paper.claim("Prop 3.4 (J_out)", regime=nonuniform)
-def outer_block_contracts(study) -> Measurement:
+@against("at the origin", at_most, bound=1e-13)
+def outer_block_contracts(study, right: bool):
     r"""$J_{out}$ is negative semidefinite."""
-    outer = 2 * study.chain.tokens * DIM
-    origin = jacobian(OneLayerAttention.gaussian(study.chain.tokens, DIM, 1e-200, 0), study.chain)
-    return at_most(
-        bound=1e-13,
-        measured=np.linalg.eigvalsh(at_unigram(study)[:outer, :outer]).max(),
-        control=Control("at the origin", np.linalg.eigvalsh(origin[:outer, :outer]).max()),
-    )
+    origin = OneLayerAttention.gaussian(study.chain.tokens, DIM, 1e-200, 0)
+    J = at_unigram(study) if right else jacobian(origin, study.chain)
+    return np.linalg.eigvalsh(J[outer(study), outer(study)]).max()
 
 
 @paper.claim("Prop 3.4 (J_att)", regime=nonuniform)
 def attention_block_is_indefinite(study) -> Measurement:
     r"""$J_{att}$ is positive semidefinite."""
-    outer = 2 * study.chain.tokens * DIM
-    J = at_unigram(study)[outer:, outer:]
+    J = at_unigram(study)[inner(study), inner(study)]
     swap = np.kron(np.eye(2)[::-1], np.eye(DIM * DIM))  # (WQ, WK) -> (WK, WQ)
     return refuted(
         printed=at_least(
@@ -222,176 +185,126 @@ def attention_block_is_indefinite(study) -> Measurement:
     regime=grows,
     reading="'unique' is meant up to the right factor x: at width m there are m unstable modes",
 )
-def unstable_modes(study) -> Measurement:
+@against("the modes of rate -c", at_most, bound=1e-9)
+def unstable_modes(study, right: bool):
     r"""The unstable modes are $W_Q = W_K = a x^\top$: one left factor $a$, any $x$, and nothing in
     $(W_0, W_1)$."""
-    outer = 2 * study.chain.tokens * DIM
     rates, modes = np.linalg.eigh(at_unigram(study))
-
-    def outside(chosen: np.ndarray) -> float:
-        """The largest part of such modes that is not of the form (a x^T, a x^T)."""
-        kept = np.zeros((DIM, DIM))
-        kept[0, 0] = 1.0
-        both = np.kron(np.full((2, 2), 0.5), np.kron(kept, np.eye(DIM)))
-        inner = modes[outer:, chosen]
-        rest = np.concatenate([modes[:outer, chosen], inner - both @ inner])
-        return float(np.linalg.norm(rest, axis=0).max())
-
-    return at_most(
-        bound=1e-9,
-        measured=outside(rates > 1e-9),
-        control=Control("the modes of rate -c", outside(np.isclose(rates, -rates.max()))),
-        note=f"{np.sum(rates > 1e-9)} unstable modes at width {DIM}",
-    )
+    chosen = modes[:, rates > 1e-9 if right else np.isclose(rates, -rates.max())]
+    first, second = np.reshape(chosen[inner(study)], (2, DIM, DIM, -1))
+    other = [first - second, first[1:], second[1:]]  # what is not of the form (a x^T, a x^T)
+    return max(float(np.abs(rest).max()) for rest in (chosen[outer(study)], *other))
 
 
 @paper.claim("Prop 3.4 (eq 14)", regime=nonuniform)
-def attention_system(study) -> Measurement:
+@against("each driven by itself", equal, rtol=1e-12, atol=1e-15)
+def attention_system(study, right: bool):
     r"""$\Delta\dot W_Q = c\,aa^\top\Delta W_K$ and $\Delta\dot W_K = c\,aa^\top\Delta W_Q$."""
-    outer = 2 * study.chain.tokens * DIM
     aa = np.diag([theory.focus_rate(study.chain), *[0.0] * (DIM - 1)])
-
-    def system(of: np.ndarray) -> np.ndarray:
-        return np.kron(np.kron(of, aa), np.eye(DIM))
-
-    return equal(
-        predicted=system(np.array([[0, 1], [1, 0]])),
-        measured=at_unigram(study)[outer:, outer:],
-        rtol=1e-12,
-        atol=1e-15,
-        control=Control("each driven by itself", system(np.eye(2))),
-    )
+    system = np.kron(np.kron(np.eye(2)[::-1] if right else np.eye(2), aa), np.eye(DIM))
+    return system, at_unigram(study)[inner(study), inner(study)]
 
 
 @paper.claim("Prop 3.4 (eq 14, c)", part="constant", regime=two_groups)
-def attention_growth_rate(study) -> Measurement:
+@against("of a flatter law", equal, rtol=1e-10)
+def attention_growth_rate(study, right: bool):
     r"""$c = \lambda\kappa_1^4|\pi|_{Var}^4/(|\pi - \mathbf 1/d||\pi|^3)$, on a two-group law."""
     chain = theory.two_group(study.chain)
-    return equal(
-        predicted=theory.printed_focus_rate(chain),
-        measured=growth_of_attention(study, chain),
-        rtol=1e-10,
-        control=Control("of a flatter law", theory.printed_focus_rate(flatter(chain))),
-    )
+    formula = theory.printed_focus_rate(chain if right else flatter(chain))
+    return formula, growth_of_attention(study, chain)
 
 
 @paper.claim("Prop 3.4 (eq 79)", part="constant", regime=two_groups)
-def two_forms_of_the_rate(study) -> Measurement:
+@against("u for q in both", equal, rtol=1e-10)
+def two_forms_of_the_rate(study, right: bool):
     r"""$c_1 = \lambda\kappa_1^4\,(q^\top V u)(q^\top V q)$ of eq. (79) is the same rate."""
     chain = theory.two_group(study.chain)
     q, u = (x / np.linalg.norm(x) for x in (chain.pi, chain.pi - 1 / chain.tokens))
     V, force = variance(chain.pi), float(chain.lam or 0.0) * theory.ray_constant(chain) ** 2
-    return equal(
-        predicted=force * (q @ V @ u) * (q @ V @ q),
-        measured=growth_of_attention(study, chain),
-        rtol=1e-10,
-        control=Control("u for q in both", force * (u @ V @ u) * (u @ V @ q)),
-    )
+    left = q if right else u
+    return force * (left @ V @ u) * (left @ V @ q), growth_of_attention(study, chain)
 
 
 @paper.claim("ours: focus rate of any law", part="constant", regime=nonuniform)
-def general_growth_rate(study) -> Measurement:
+@against("of a flatter law", equal, rtol=1e-10)
+def general_growth_rate(study, right: bool):
     r"""For any chain attention grows at the unigram point at rate $-g^\top G_\Phi g$."""
-    chain = study.chain
-    return equal(
-        predicted=theory.focus_rate(chain),
-        measured=growth_of_attention(study, chain),
-        rtol=1e-10,
-        control=Control("of a flatter law", theory.focus_rate(flatter(chain))),
-    )
+    chain = study.chain if right else flatter(study.chain)
+    return theory.focus_rate(chain), growth_of_attention(study, study.chain)
 
 
 @paper.claim(
     "eq 71", part="proof-step", regime=nonuniform, reading="both lines lack their minus sign"
 )
-def outer_system(study) -> Measurement:
+@against("as extracted", identity, over=random_points)
+def outer_system(study, move: OneLayerAttention, right: bool):
     r"""$\Delta\dot W_0 = -d(G_M)W_1^\top$ and $\Delta\dot W_1 = -W_0^\top d(G_M)$, with
     $d(G_M) = \pi\pi^\top dM\,V$."""
-    chain, outer = study.chain, 2 * study.chain.tokens * DIM
-    W0, W1, *_ = blocks(theory.unigram_point(chain, DIM))
-    J, V = at_unigram(study), variance(chain.pi)
-
-    def system(move: OneLayerAttention, sign: float = -1.0) -> np.ndarray:
-        dG = np.outer(chain.pi, chain.pi) @ (move.W0 @ W1 + W0 @ move.W1) @ V
-        return sign * np.concatenate([np.ravel(dG @ W1.T), np.ravel(W0.T @ dG)])
-
-    return identity(
-        over=random_points(study),
-        predicted=system,
-        measured=lambda move: J[:outer, :outer] @ flat(move)[:outer],
-        control=Control("as extracted", lambda move: system(move, sign=1.0)),
-    )
+    pi, way = study.chain.pi, outer(study)
+    W0, W1, *_ = blocks(theory.unigram_point(study.chain, DIM))
+    dG = np.outer(pi, pi) @ (move.W0 @ W1 + W0 @ move.W1) @ variance(pi)
+    dG = -dG if right else dG
+    system = np.concatenate([np.ravel(dG @ W1.T), np.ravel(W0.T @ dG)])
+    return system, at_unigram(study)[way, way] @ flat(move)[way]
 
 
 @paper.claim("eq 72", part="proof-step", regime=nonuniform)
-def attention_system_by_gradients(study) -> Measurement:
+@against("each driven by itself", identity, over=random_points, rtol=1e-11)
+def attention_system_by_gradients(study, move: OneLayerAttention, right: bool):
     r"""$\Delta\dot W_Q = -W_0^\top G_\Phi W_0\Delta W_K$ and $\Delta\dot W_K =
     -W_0^\top G_\Phi^\top W_0\Delta W_Q$."""
-    chain, outer = study.chain, 2 * study.chain.tokens * DIM
-    point, J = theory.unigram_point(chain, DIM), at_unigram(study)
-    inner = np.asarray(point.W0).T @ autodiff_gradients(point, chain)[1] @ np.asarray(point.W0)
-
-    def system(move: OneLayerAttention, swapped: bool = False) -> np.ndarray:
-        first, second = (move.WQ, move.WK) if swapped else (move.WK, move.WQ)
-        return -np.concatenate([np.ravel(inner @ first), np.ravel(inner.T @ second)])
-
-    return identity(
-        over=random_points(study),
-        predicted=system,
-        measured=lambda move: J[outer:, outer:] @ flat(move)[outer:],
-        rtol=1e-11,
-        control=Control("each driven by itself", lambda move: system(move, swapped=True)),
-    )
+    point, way = theory.unigram_point(study.chain, DIM), inner(study)
+    W0, GP = blocks(point)[0], autodiff_gradients(point, study.chain)[1]
+    first, second = (move.WK, move.WQ) if right else (move.WQ, move.WK)
+    system = np.ravel(W0.T @ GP @ W0 @ first), np.ravel(W0.T @ GP.T @ W0 @ second)
+    return -np.concatenate(system), at_unigram(study)[way, way] @ flat(move)[way]
 
 
 @paper.claim("eq 78", regime=nonuniform)
 def contraction_matrix(study) -> Measurement:
     r"""Along $a$ the block is $-\kappa_1^2 A$ of eq. (78), and $A$ is symmetric and $\ge 0$."""
-    along = sector(study, 0)
-    block = theory.contraction(study.chain)
-    d = study.chain.tokens
+    block, d = theory.contraction(study.chain), study.chain.tokens
     uncoupled = block * np.kron(np.eye(2), np.ones((d, d)))
+    along = at_unigram(study)[np.ix_(sector(study, 0), sector(study, 0))]
+
+    def top(right: bool) -> float:
+        return np.linalg.eigvalsh(block if right else block - uncoupled).max()
+
+    def same(right: bool):
+        return block if right else uncoupled, along
+
     return every(
-        block=equal(
-            predicted=block,
-            measured=at_unigram(study)[np.ix_(along, along)],
-            rtol=1e-12,
-            atol=1e-15,
-            control=Control("without the mixed blocks", uncoupled),
-        ),
-        sign=at_most(
-            bound=1e-14,
-            measured=np.linalg.eigvalsh(block).max(),
-            control=Control("the mixed blocks alone", np.linalg.eigvalsh(block - uncoupled).max()),
-        ),
+        block=compared(equal, "without the mixed blocks", same, rtol=1e-12, atol=1e-15),
+        sign=compared(at_most, "the mixed blocks alone", top, bound=1e-14),
     )
 
 
 @paper.claim("eq 74 (normal directions)", part="proof-step", regime=nonuniform)
-def normal_directions_are_degenerate(study) -> Measurement:
+@against("along a", at_most, bound=1e-14)
+def normal_directions_are_degenerate(study, right: bool):
     r"""In every direction perpendicular to $a$ the linearisation of $(W_0, W_1)$ vanishes."""
-    J, outer = at_unigram(study), 2 * study.chain.tokens * DIM
-    across = np.concatenate([sector(study, axis) for axis in range(1, DIM)])
-    return at_most(
-        bound=1e-14,
-        measured=np.abs(J[across, :outer]).max(),
-        control=Control("along a", np.abs(J[sector(study, 0), :outer]).max()),
-    )
+    rows = [sector(study, axis) for axis in (range(1, DIM) if right else [0])]
+    return np.abs(at_unigram(study)[np.concatenate(rows), outer(study)]).max()
 
 
 @paper.claim("ours: settling rate", part="constant", regime=nonuniform)
-def settling_rate(study) -> Measurement:
+@against("of a flatter law", equal, rtol=1e-9)
+def settling_rate(study, right: bool):
     r"""The slowest rate but zero at which $(W_0, W_1)$ settle at the unigram point, from the
     Jacobian of the flow."""
-    outer = 2 * study.chain.tokens * DIM
-    rates = -np.linalg.eigvalsh(at_unigram(study)[:outer, :outer])
-    rates = np.sort(rates[rates > 1e-9 * rates.max()])
-    return equal(
-        predicted=theory.slowest_contraction(study.chain),
-        measured=rates[0],
-        rtol=1e-9,
-        control=Control("of a flatter law", theory.slowest_contraction(flatter(study.chain))),
-    )
+    rates = -np.linalg.eigvalsh(at_unigram(study)[outer(study), outer(study)])
+    chain = study.chain if right else flatter(study.chain)
+    return theory.slowest_contraction(chain), rates[rates > 1e-9 * rates.max()].min()
+
+
+def outer(study) -> slice:
+    """Where W0 and W1 stand among all parameters."""
+    return slice(None, 2 * study.chain.tokens * DIM)
+
+
+def inner(study) -> slice:
+    """Where WQ and WK do."""
+    return slice(2 * study.chain.tokens * DIM, None)
 
 
 @paper.once

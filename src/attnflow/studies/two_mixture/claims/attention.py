@@ -6,6 +6,8 @@ a sample by position: 0 is the group signal, 1 its own classification signal, 2 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from attnflow.claims import Control, Measurement, at_most, every, sign
@@ -58,99 +60,75 @@ def zero(study, pairs: Pairs) -> Measurement:
 def constant(study, pairs: Pairs) -> Measurement:
     """Each difference is of order one."""
     other = Control("a near-symmetric pair", measured=lambda r: largest(r, GROUP_QUERY))
-    parts = {
-        f"query{pair[0][1]}": in_omega(study, "Theta", 0, lambda r, p=pair: gap(r, *p), other, 0.02)
-        for pair in pairs
-    }
+    of = lambda pair: in_omega(study, "Theta", 0, lambda r: gap(r, *pair), other, 0.02)  # noqa: E731
+    parts = {f"query{pair[0][1]}": of(pair) for pair in pairs}
     return every(**parts)
 
 
-def group_key(study, sample: str, head: int, easy: Place) -> Measurement:
+def group_key(study, there: tuple[str, int, Place]) -> Measurement:
     """The group query attends to the group key more than there, by far more than `easy` says."""
-    runs = everyone(study)
+    (sample, head, easy), runs = there, everyone(study)
     found = [gap(r, (PM, 0, 0, PLUS), (sample, 0, 0, head)) for r in runs]
     other = Control("on the consistent samples", [gap(r, (PP, 0, 0, PLUS), easy) for r in runs])
     return sign(predicted=1, measured=found, margin=VISIBLE, control=other)
 
 
-# --- Theorem E.7, the four blocks.
+SWAPPED = [plus(PP, q, k, MM, (0, 2, 1)[q], (0, 2, 1)[k]) for q in (0, 1, 2) for k in (0, 1, 2)]
+"""X_{1,+,+} and X_{1,-,-} with v_1 and v_2 exchanged, query by query."""
+KEYS = [plus(PM, 1, 1, PM, 1, 2), plus(PM, 2, 1, PM, 2, 2)]
+LABELS = [plus(PM, 1, 0, MP, 1, 0), plus(PM, 2, 0, MP, 2, 0)]
+HEADS = [((PM, q, 0, PLUS), (PM, q, 0, MINUS)) for q in (1, 2)]
+
+DIFFERENCES = {
+    "Thm E.7 (consistent, group query)": (
+        r"From $c_1$, $X_{1,+,+}$ and $X_{1,-,-}$ are attended alike up to $\tilde O(\omega)$.",
+        ("small", SWAPPED[:3]),
+    ),
+    "Thm E.7 (consistent, signal query)": (
+        r"With a signal query $X_{1,+,+}$ is attended as $X_{1,-,-}$ with $v_1, v_2$ exchanged.",
+        ("zero", SWAPPED[3:]),
+    ),
+    "Thm E.7 (conflicting, group query, sign)": (
+        r"From $c_1$ the group key has more attention on $X_{1,+,-}$ than on $X_{1,-,+}$.",
+        ("greater", (MP, PLUS, (MM, 0, 0, PLUS))),
+    ),
+    "Thm E.7 (conflicting, group query, sizes)": (
+        r"From $c_1$ both signal keys have the same attention up to $\tilde O(\omega)$.",
+        ("small", [*GROUP_QUERY, plus(MP, 0, 1, MP, 0, 2)]),
+    ),
+    "Thm E.7 (conflicting, signal query, concentration)": (
+        r"With a signal query $c_1$ has more on $X_{1,+,-}$ than on $X_{1,-,+}$, by a constant.",
+        ("constant", LABELS),
+    ),
+    "Thm E.7 (conflicting, signal query, near symmetry)": (
+        r"On $X_{1,+,-}$ a signal query attends to both signal keys alike, both to $c_1$ alike.",
+        ("zero", [*KEYS, plus(PM, 2, 0, PM, 1, 0)]),
+    ),
+    "Thm 4.1 (concentration, signal queries)": (
+        r"On $X_{1,+,-}$ signal queries attend to $c_1$ more in the plus head, by a constant.",
+        ("constant", HEADS),
+    ),
+    "Thm 4.1 (concentration, group query)": (
+        r"On $X_{1,+,-}$ the query $c_1$ attends to $c_1$ at least as much in the plus head.",
+        ("greater", (PM, MINUS, (PP, 0, 0, MINUS))),
+    ),
+    "Thm 4.1 (near symmetry, signal queries)": (
+        r"On $X_{1,+,-}$ $v_1$ and $-v_2$ have the same attention from $v_1$ and from $-v_2$.",
+        ("zero", KEYS),
+    ),
+    "Thm 4.1 (near symmetry, group query)": (
+        r"On $X_{1,+,-}$ $v_1$ and $-v_2$ are attended alike from $c_1$ up to $\tilde O(\omega)$.",
+        ("small", GROUP_QUERY),
+    ),
+}
 
 
-@paper.claim("Thm E.7 (consistent, group query)", regime=staged)
-def consistent_group_query(study) -> Measurement:
-    r"""With the query $c_1$, $X_{1,+,+}$ and $X_{1,-,-}$ are attended alike up to
-    $\tilde O(\omega)$."""
-    return small(
-        study, [plus(PP, 0, 0, MM, 0, 0), plus(PP, 0, 1, MM, 0, 2), plus(PP, 0, 2, MM, 0, 1)]
-    )
-
-
-@paper.claim("Thm E.7 (consistent, signal query)", regime=staged)
-def consistent_signal_query(study) -> Measurement:
-    r"""With a classification query, $X_{1,+,+}$ and $X_{1,-,-}$ are attended alike with $v_1$ and
-    $v_2$ exchanged."""
-    swap = (0, 2, 1)
-    return zero(study, [plus(PP, q, k, MM, swap[q], swap[k]) for q in (1, 2) for k in (0, 1, 2)])
-
-
-@paper.claim("Thm E.7 (conflicting, group query, sign)", regime=staged)
-def conflicting_group_sign(study) -> Measurement:
-    r"""With the query $c_1$ the group key has more attention on $X_{1,+,-}$ than on $X_{1,-,+}$."""
-    return group_key(study, MP, PLUS, (MM, 0, 0, PLUS))
-
-
-@paper.claim("Thm E.7 (conflicting, group query, sizes)", regime=staged)
-def conflicting_group_sizes(study) -> Measurement:
-    r"""With the query $c_1$ both classification keys have the same attention up to
-    $\tilde O(\omega)$."""
-    return small(study, [*GROUP_QUERY, plus(MP, 0, 1, MP, 0, 2)])
-
-
-@paper.claim("Thm E.7 (conflicting, signal query, concentration)", regime=staged)
-def conflicting_concentration(study) -> Measurement:
-    r"""With a classification query the group key has more attention on $X_{1,+,-}$ than on
-    $X_{1,-,+}$, by a constant."""
-    return constant(study, [plus(PM, 1, 0, MP, 1, 0), plus(PM, 2, 0, MP, 2, 0)])
-
-
-@paper.claim("Thm E.7 (conflicting, signal query, near symmetry)", regime=staged)
-def conflicting_near_symmetry(study) -> Measurement:
-    r"""On $X_{1,+,-}$ both classification keys have the same attention from each classification
-    query, and the group key the same from both."""
-    return zero(
-        study, [plus(PM, 1, 1, PM, 1, 2), plus(PM, 2, 1, PM, 2, 2), plus(PM, 2, 0, PM, 1, 0)]
-    )
-
-
-# --- Theorem 4.1.
-
-
-@paper.claim("Thm 4.1 (concentration, signal queries)", regime=staged)
-def concentration(study) -> Measurement:
-    r"""On $X_{1,+,-}$ the plus head attends to $c_1$ more than the minus head by a constant, from
-    $v_1$ and from $-v_2$."""
-    return constant(study, [((PM, q, 0, PLUS), (PM, q, 0, MINUS)) for q in (1, 2)])
-
-
-@paper.claim("Thm 4.1 (concentration, group query)", regime=staged)
-def group_concentration(study) -> Measurement:
-    r"""On $X_{1,+,-}$ the plus head attends to $c_1$ at least as much as the minus head, from
-    $c_1$."""
-    return group_key(study, PM, MINUS, (PP, 0, 0, MINUS))
-
-
-@paper.claim("Thm 4.1 (near symmetry, signal queries)", regime=staged)
-def near_symmetry(study) -> Measurement:
-    r"""On $X_{1,+,-}$ the keys $v_1$ and $-v_2$ have the same attention from $v_1$ and from
-    $-v_2$."""
-    return zero(study, [plus(PM, 1, 1, PM, 1, 2), plus(PM, 2, 1, PM, 2, 2)])
-
-
-@paper.claim("Thm 4.1 (near symmetry, group query)", regime=staged)
-def group_near_symmetry(study) -> Measurement:
-    r"""On $X_{1,+,-}$ the keys $v_1$ and $-v_2$ have the same attention from $c_1$ up to
-    $\tilde O(\omega)$."""
-    return small(study, GROUP_QUERY)
+@paper.family(DIFFERENCES, regime=staged)
+def differences(study, case: tuple[str, Any]) -> Measurement:
+    """Differences of the attention at T2: small, exactly zero, of order one, or one greater."""
+    size, of = case
+    how = {"small": small, "zero": zero, "constant": constant, "greater": group_key}
+    return how[size](study, of)
 
 
 @paper.claim("Section 5.2 (group query)", regime=staged)
@@ -158,11 +136,9 @@ def scores_of_group_query(study) -> Measurement:
     r"""$v_1^\top S c_1 < 0 < v_2^\top S c_1$ after $T_1$, which puts the plus head's attention on
     $c_1$."""
     S = [r.S[1:] / r.omega**2 for r in everyone(study)]
-    return sign(
-        predicted=1,
-        measured=[[-X[:, V1, C1], X[:, V2, C1]] for X in S],
-        control=Control("keys and queries exchanged", [[-X[:, C1, V1], X[:, C1, V2]] for X in S]),
-    )
+    turned = Control("keys and queries exchanged", [[-X[:, C1, V1], X[:, C1, V2]] for X in S])
+    found = [[-X[:, V1, C1], X[:, V2, C1]] for X in S]
+    return sign(predicted=1, measured=found, control=turned)
 
 
 @paper.claim("Section 5.2 (classification keys)", regime=staged)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -67,16 +68,14 @@ def condition_one(config: Config) -> Regime:
 @condition
 def small_orders(config: Config) -> Regime:
     """Condition 1 for the scales that orders are fitted over."""
-    return _small(config, max(config.omega, OMEGAS[0]) if config.omega > 0 else config.omega)
+    return _small(config, max(config.omega, OMEGAS[0]))
 
 
 def _small(config: Config, omega: float) -> Regime:
-    gamma, a = (float(x) for x in theory.neurons(config.t1, config.bias))
+    gamma, a = theory.neurons(config.t1, config.bias)
     most = min(SMALL, 2 * gamma / a)
-    words = (
-        f"Condition 1: omega = {omega:.4g} < C = min({SMALL:g}, 2 gamma/a) = {most:.4g}, m = inf"
-    )
-    return Regime(0 < omega < most, words)
+    words = f"omega = {omega:.4g} < C = min({SMALL:g}, 2 gamma/a) = {most:.4g}, m = inf"
+    return Regime(bool(0 < omega < most), f"Condition 1: {words}")
 
 
 @condition
@@ -126,7 +125,6 @@ class StageTwo:
     a: float
     bias: float
     omega: float
-    stop: float
     length: float
     """T2 - T1."""
     times: np.ndarray
@@ -142,9 +140,7 @@ class StageTwo:
 
     @functools.cached_property
     def rates(self) -> dict[str, np.ndarray]:
-        """S', A', B' of Appendix B.2."""
-        M, Mt, S, St = self.M, turned(self.M), self.S, turned(self.S)
-        return {"S": M @ self.B + self.A @ M, "A": M @ St + S @ Mt, "B": Mt @ S + St @ M}
+        return gram_rates(self.S, self.A, self.B, self.M)
 
     @functools.cached_property
     def attention(self) -> np.ndarray:
@@ -156,13 +152,43 @@ class StageTwo:
         return self.attention[:, head, SAMPLES.index(sample), key, query]
 
 
-def turned(X: np.ndarray) -> np.ndarray:
+def turned(X: Any) -> Any:
     return np.swapaxes(X, -1, -2)
 
 
-def neurons_of(gamma: float, a: float) -> np.ndarray:
-    """w of both heads at K = 2 (Lemma C.4)."""
-    return np.array([[gamma, gamma, a, a], [gamma, gamma, -a, -a]])
+def gram_rates(S: Any, A: Any, B: Any, M: Any) -> dict[str, np.ndarray]:
+    """S', A', B' of Appendix B.2."""
+    key, query = M @ turned(S), turned(M) @ S
+    return {"S": M @ B + A @ M, "A": key + turned(key), "B": query + turned(query)}
+
+
+def stacked(A: Any, S: Any, B: Any) -> np.ndarray:
+    """[[A, S], [S^T, B]]."""
+    rows = np.concatenate([A, S], -1), np.concatenate([turned(S), B], -1)
+    return np.concatenate(rows, -2)
+
+
+def root(w4: float, X: np.ndarray) -> np.ndarray:
+    """`(w4 I + X)^(1/2)` of symmetric matrices."""
+    values, U = np.linalg.eigh(w4 * np.eye(X.shape[-1]) + X)
+    return (U * np.sqrt(np.maximum(values, 0))[..., None, :]) @ turned(U)
+
+
+def written(w: Any, S: Any, omega: float, pop: MixturePopulation, bias: float) -> SimpleNamespace:
+    """Eq. (1) at infinite width with its losses, forces and powers, at a state or at many."""
+    (p, H, f), (dw, M) = forward(w, S, pop, bias), force(w, S, pop, bias)
+    A, B = root(omega**4, S @ turned(S)), root(omega**4, turned(S) @ S)
+    dS, each, d = M @ B + A @ M, np.log1p(np.exp(-pop.label * f)), pop.agreement
+    given = np.transpose([pop.weight * (d == x) / pop.weight[d == x].sum() for x in pop.agreements])
+    power, losses = (dw**2).sum((-1, -2)), {"loss": each @ pop.weight, "given": each @ given}
+    powers = power, (M * dS).sum((-1, -2, -3))
+    return SimpleNamespace(p=p, height=H + bias, dw=dw, dS=dS, A=A, B=B, power=powers, **losses)
+
+
+def neurons_of(gamma: Any, a: Any) -> np.ndarray:
+    """w[..., head, signal] at K = 2 (Lemma C.4)."""
+    gamma, a = np.broadcast_arrays(gamma, a)
+    return np.stack([np.stack([gamma, gamma, s * a, s * a], axis=-1) for s in (1, -1)], axis=-2)
 
 
 def both_heads(S: np.ndarray) -> np.ndarray:
@@ -171,9 +197,7 @@ def both_heads(S: np.ndarray) -> np.ndarray:
 
 
 @paper.once
-def stage_two(
-    gamma: float, a: float, bias: float, omega: float, stop: float, groups: int = 2
-) -> Solution:
+def stage_two(gamma: float, a: float, bias: float, omega: float, stop: float, groups=2) -> Solution:
     """Attention on the conflicting samples until the score is reached: its time is T2 - T1."""
     hard = MixtureClassification(groups, 3).orbits.restricted(agreement=-1)
     flow = symmetric_flow(hard, omega, bias, ("neurons",))
@@ -199,7 +223,7 @@ def run_at(bias: float, omega: float, t1: float, stop: float) -> StageTwo:
     S = lifted(total, diff)
     A, B = (lifted(*pair) for pair in zip(roots(total, omega), roots(diff, omega), strict=True))
     M = force(neurons_of(gamma, a), both_heads(S), CONFLICTING, bias)[1][:, 0]
-    return StageTwo(gamma, a, bias, omega, stop, found.time, times, S, A, B, M)
+    return StageTwo(gamma, a, bias, omega, found.time, times, S, A, B, M)
 
 
 def lifted(total: np.ndarray, diff: np.ndarray) -> np.ndarray:
@@ -217,16 +241,15 @@ def roots(S: np.ndarray, omega: float) -> tuple[np.ndarray, np.ndarray]:
     return (S @ turned(S) + diagonal) / scale, (turned(S) @ S + diagonal) / scale
 
 
-def second_stage(study) -> StageTwo:
-    """Stage 2 with the config's numbers."""
-    c = study.config
-    return run_at(float(c.bias), float(c.omega), float(c.t1), float(c.score_stop))
-
-
 def second_stages(study, omegas: Sequence[float] = OMEGAS) -> list[StageTwo]:
     """Stage 2 over scales of the start, the rest as in the config."""
     c = study.config
-    return [run_at(float(c.bias), w, float(c.t1), float(c.score_stop)) for w in omegas]
+    return [run_at(float(c.bias), float(w), float(c.t1), float(c.score_stop)) for w in omegas]
+
+
+def second_stage(study) -> StageTwo:
+    """Stage 2 with the config's numbers."""
+    return second_stages(study, [study.config.omega])[0]
 
 
 # --- The model from its inputs alone, and exact derivatives.
@@ -247,7 +270,7 @@ def forward(w: Any, S: Any, population: MixturePopulation, bias: float) -> tuple
     z = np.einsum("nka,...hab,nqb->...hnkq", X, S, X, optimize=True)
     e = np.exp(z - np.real(z).max(axis=-2, keepdims=True))
     p = e / e.sum(axis=-2, keepdims=True)
-    H = np.einsum("ha,nka,...hnkq->...hn", w, X, p, optimize=True)
+    H = np.einsum("...ha,nka,...hnkq->...hn", w, X, p, optimize=True)
     on = np.real(H) + bias > 0
     f = (SIGNS * on * (H + bias)).sum(axis=-2)
     return p, H, f
@@ -260,8 +283,8 @@ def force(w: Any, S: Any, population: MixturePopulation, bias: float) -> tuple[A
     g = 1 / (1 + np.exp(population.label * f))
     on = np.real(H) + bias > 0
     c = SIGNS * on * (population.weight * population.label * g)[..., None, :]
-    values = np.einsum("ha,nka->hnk", w, X)
-    spread = values[..., None] - np.einsum("hnk,...hnkq->...hnq", values, p)[..., None, :]
+    values = np.einsum("...ha,nka->...hnk", w, X)
+    spread = values[..., None] - np.einsum("...hnk,...hnkq->...hnq", values, p)[..., None, :]
     dw = np.einsum("...hn,...hnkq,nka->...ha", c, p, X, optimize=True)
     M = np.einsum("...hn,...hnkq,nka,nqb->...hab", c, p * spread, X, X, optimize=True)
     return dw, M

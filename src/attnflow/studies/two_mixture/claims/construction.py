@@ -10,34 +10,28 @@ from attnflow.studies.two_mixture.constructions import examine
 from attnflow.studies.two_mixture.errata import CONSTRUCTION
 from attnflow.studies.two_mixture.paper import paper
 
-PAIRS = [(K, L) for K in (2, 3, 4, 8) for L in (3, 4)]
+
+def least(make, scale: float = 1.0) -> list[float]:
+    return [examine(make(K, scale), L).smallest for K in (2, 3, 4, 8) for L in (3, 4)]
 
 
 @paper.claim("Lemma 6.1")
 def a_transformer_exists(study) -> Measurement:
     r"""There is a transformer of (1), ReLUs included, with $y f > 0$ on every sample of K mixtures:
     readout $\sum c_k$, $S_\pm = C\sum(c_k c_k^\top + v_k v_k^\top) \mp 2C\sum v_k c_k^\top$."""
-    return sign(
-        predicted=1,
-        measured=[examine(constructions.corrected(K), L).smallest for K, L in PAIRS],
-        margin=0.1,
-        control=Control(
-            "as printed", [examine(constructions.printed(K), L).smallest for K, L in PAIRS]
-        ),
-        note="K = 2, 3, 4, 8 and L = 3, 4, C = 1",
-    )
+    wrong, note = Control("as printed", least(constructions.printed)), "C = 1, several K and L"
+    found = least(constructions.corrected)
+    return sign(predicted=1, measured=found, margin=0.1, control=wrong, note=note)
 
 
 @paper.claim("Lemma 6.1", part="proof-step")
 def the_printed_transformer(study) -> Measurement:
     r"""The transformer that the proof prints has $y f > 0$ on every sample as C grows."""
-
-    def smallest(make) -> list[float]:
-        return [examine(make(K, 10.0), L).smallest for K, L in PAIRS]
-
     return corrected(
-        printed=sign(predicted=1, measured=smallest(constructions.printed), note="f = +1 always"),
-        right=at_least(bound=0.9998, measured=smallest(constructions.corrected)),
+        printed=sign(
+            predicted=1, measured=least(constructions.printed, 10.0), note="f = +1 always"
+        ),
+        right=at_least(bound=0.9998, measured=least(constructions.corrected, 10.0)),
         text=r"S_\pm = C\sum(c c^\top + v v^\top) \pm 2C\sum v_k c_k^\top, readout \sum v_k, "
         r"f = H_+ - H_-",
         correct=r"S_\pm = C\sum(c c^\top + v v^\top) \mp 2C\sum v_k c_k^\top, readout \sum c_k",
@@ -71,16 +65,16 @@ def size_of_the_construction(study) -> Measurement:
     r"""min y f of the repaired construction is
     $e^C/(e^C + e^{-2C} + L - 2) - e^C/(e^C + e^{2C} + L - 2)$ for every K: .461 at C = 1, L = 3."""
 
+    Ks = (2, 3, 5)
+
     def formula(case: tuple[float, int], tokens: int = 2) -> list[float]:
         C, L = case
         near, far = (np.exp(C) / (np.exp(C) + np.exp(s * C) + L - tokens) for s in (-2, 2))
-        return [near - far] * 3
+        return [near - far] * len(Ks)
 
     return identity(
         over=[(C, L) for C in (0.5, 1.0, 3.0) for L in (3, 4)],
         predicted=formula,
-        measured=lambda case: [
-            examine(constructions.corrected(K, case[0]), case[1]).smallest for K in (2, 3, 5)
-        ],
+        measured=lambda x: [examine(constructions.corrected(K, x[0]), x[1]).smallest for K in Ks],
         control=Control("L - 3 other signals", lambda case: formula(case, tokens=3)),
     )

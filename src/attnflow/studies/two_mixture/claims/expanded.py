@@ -59,25 +59,25 @@ class Point:
     @functools.cached_property
     def uniform(self) -> np.ndarray:
         """M with 1/3 in place of p but not in g: that of S = 0, where g = 1/2."""
-        return (
-            2 * self.known[1] * common.score_force(self.w, np.zeros((2, 4, 4)), CONFLICTING, BIAS)
-        )
+        g, still = self.known[1], np.zeros((2, 4, 4))
+        return 2 * g * common.score_force(self.w, still, CONFLICTING, BIAS)
 
     def of_sample(self, sample: str) -> np.ndarray:
         """-d loss/dS on one conflicting sample alone."""
         alone = CONFLICTING.restricted(where=np.array(NAMES) == sample)
         return common.score_force(self.w, common.both_heads(self.S), alone, BIAS)
 
+    def block(self, name: str) -> np.ndarray:
+        return {"S": self.S, "A": self.A, "B": self.B, "Z": self.S.T}[name]
+
     def rates(self, M: np.ndarray) -> dict[str, np.ndarray]:
-        S, A, B = self.S, self.A, self.B
-        return {"S": M @ B + A @ M, "A": M @ S.T + S @ M.T, "B": M.T @ S + S.T @ M}
+        return common.gram_rates(self.S, self.A, self.B, M)
 
     def p(self, sample: str, query: str) -> dict[str, float]:
         """The attention of a signed token of a sample on each of them."""
         words = sample.replace("+", "").split()
-        return dict(
-            zip(words, self.known[0][NAMES.index(sample), :, words.index(query)], strict=True)
-        )
+        at = NAMES.index(sample), slice(None), words.index(query)
+        return dict(zip(words, self.known[0][at], strict=True))
 
     def mean(self, sample: str, query: str) -> float:
         """w.X p."""
@@ -93,10 +93,8 @@ def points() -> tuple[Point, ...]:
     rng, made = np.random.default_rng(17), []
     for _ in range(3):
         S = common.lifted(*(0.4 * rng.standard_normal((2, 2)) for _ in range(2)))
-        A, B = (
-            common.lifted(*(x @ common.turned(x) for x in rng.standard_normal((2, 2, 2))))
-            for _ in range(2)
-        )
+        pairs = (rng.standard_normal((2, 2, 2)) for _ in range(2))
+        A, B = (common.lifted(*(x @ common.turned(x) for x in pair)) for pair in pairs)
         made.append(Point(float(rng.uniform(0.2, 0.6)), float(rng.uniform(0.5, 1.0)), S, A, B))
     return tuple(made)
 
@@ -117,8 +115,6 @@ def weighted(printed: Value, measured: Value, text: str, right: Value | None = N
         snippet="weights_of_samples",
     )
 
-
-# --- Appendix E.5: rates at T1, that is with p = 1/3.
 
 HIGH, LOW = 2 / 3, -1 / 3
 """w.c - w.Xp and -w.Xp over w.c, for a conflicting sample under uniform attention."""
@@ -152,8 +148,7 @@ WHOLE = {("A", C1, C1), ("A", C1, C2), ("A", V1, V1), ("A", C1, V1), ("B", V1, V
 
 def sum_of(terms: list[Term]) -> Value:
     def value(x: Point) -> float:
-        blocks = {"S": x.S, "A": x.A, "B": x.B, "Z": x.S.T}
-        each = [n * (blocks[b][r, i] - blocks[b][r, j]) * h for n, b, r, i, j, h in terms]
+        each = [n * (x.block(b)[r, i] - x.block(b)[r, j]) * h for n, b, r, i, j, h in terms]
         return x.known[1] / 3 * x.gamma * sum(each)
 
     return value
@@ -187,7 +182,7 @@ def rate_at_t1(entry: tuple[str, int, int]) -> Claim:
     return paper.claim(label, part="constant", regime=past_gates, **read)(rate)
 
 
-s1, s2, s3, s4, a1, a2, a3, a4, b1, b2, b3, b4 = map(rate_at_t1, AT_T1)
+rates_at_t1 = tuple(map(rate_at_t1, AT_T1))
 
 
 # --- Terms of the displays: query and key are signed tokens of one sample.
@@ -235,8 +230,6 @@ def rearranged(x: Point, row: np.ndarray, plus: bool) -> float:
     return x.known[1] * total
 
 
-# --- Appendix E.6: sums of partial gradients.
-
 SUMS_TORN = "the sums are torn across pages; each has the three terms of its one sample"
 
 
@@ -258,13 +251,9 @@ def of_two_samples(keys: bool) -> Measurement:
         M = [[x.of_sample(n) for n, _ in pairs] for pairs in ours]
         return np.stack([m[V1] + n[V2] if keys else m[:, V1] + n[:, V2] for m, n in M])
 
-    return identity(
-        over=points(),
-        predicted=lambda x: displayed(x, keys),
-        measured=measured,
-        rtol=1e-11,
-        control=Control("keys and queries exchanged", lambda x: displayed(x, not keys)),
-    )
+    known, wrong = (lambda x, turn=turn: displayed(x, turn) for turn in (keys, not keys))
+    turned, how = Control("keys and queries exchanged", wrong), {"over": points(), "rtol": 1e-11}
+    return identity(predicted=known, measured=measured, control=turned, **how)
 
 
 @paper.claim("App E.6 (queries)", regime=past_gates, torn=SUMS_TORN)
@@ -290,53 +279,30 @@ def sums_cancel(study) -> Measurement:
     def moved(M: np.ndarray) -> float:
         return float(max(np.abs(M @ sums.T).max(), np.abs(sums @ M).max()))
 
-    return at_most(
-        bound=1e-16,
-        measured=[moved(x.uniform) for x in points()],
-        control=Control("with the attention of the scores", [moved(x.M) for x in points()]),
-    )
+    other = Control("with the attention of the scores", [moved(x.M) for x in points()])
+    return at_most(bound=1e-16, measured=[moved(x.uniform) for x in points()], control=other)
 
-
-# --- Appendix E.7: expanded updates.
 
 GARBLED = "terms of the display are garbled; put together by the pattern of those that are clear"
 
 
-EXPANSIONS: dict[str, tuple[str, int, int, Value, str]] = {
-    "App E.7.1 (c1 v1)": (
-        "A", C1, V1,
-        lambda x: by_key(x, x.S[C1], *ON_PLUS, *ON_MINUS) + by_key(x, x.S[V1], *ON_GROUP),
-        "",
-    ),
-    "App E.7.1 (v1 v1)": ("A", V1, V1, lambda x: 2 * by_key(x, x.S[V1], *ON_PLUS, *ON_MINUS), ""),
-    "App E.7.2 (c1 v1)": (
-        "B", C1, V1,
-        lambda x: by_query(x, x.S[:, C1], *ON_PLUS, *ON_MINUS) + by_query(x, x.S[:, V1], *ON_GROUP),
-        GARBLED,
-    ),
-    "App E.7.2 (c1 c1)": ("B", C1, C1, lambda x: 2 * by_query(x, x.S[:, C1], *ON_GROUP), GARBLED),
-    "App E.7.3 (c1 c1)": (
-        "S", C1, C1,
-        lambda x: by_key(x, x.B[C1], *ON_GROUP) + by_query(x, x.A[C1], *ON_GROUP),
-        GARBLED,
-    ),
-    "App E.7.3 (v1 v1)": (
-        "S", V1, V1,
-        lambda x: by_key(x, x.B[V1], *ON_PLUS, *ON_MINUS)
-        + by_query(x, x.A[V1], *ON_PLUS, *ON_MINUS),
-        "",
-    ),
-    "App E.7.3 (v1 c1)": (
-        "S", V1, C1,
-        lambda x: by_key(x, x.B[C1], *ON_PLUS, *ON_MINUS) + by_query(x, x.A[V1], *ON_GROUP),
-        GARBLED,
-    ),
-}  # fmt: skip
-"""The displays of each update, added: block, entry, their sum, and what is torn."""
+K, Q, BOTH = by_key, by_query, [*ON_PLUS, *ON_MINUS]
+EXPANSIONS = {
+    "App E.7.1 (c1 v1)": ("A", C1, V1, [(K, "S", C1, BOTH), (K, "S", V1, ON_GROUP)], ""),
+    "App E.7.1 (v1 v1)": ("A", V1, V1, [(K, "S", V1, BOTH), (K, "S", V1, BOTH)], ""),
+    "App E.7.2 (c1 v1)": ("B", C1, V1, [(Q, "Z", C1, BOTH), (Q, "Z", V1, ON_GROUP)], GARBLED),
+    "App E.7.2 (c1 c1)": ("B", C1, C1, [(Q, "Z", C1, ON_GROUP), (Q, "Z", C1, ON_GROUP)], GARBLED),
+    "App E.7.3 (c1 c1)": ("S", C1, C1, [(K, "B", C1, ON_GROUP), (Q, "A", C1, ON_GROUP)], GARBLED),
+    "App E.7.3 (v1 v1)": ("S", V1, V1, [(K, "B", V1, BOTH), (Q, "A", V1, BOTH)], ""),
+    "App E.7.3 (v1 c1)": ("S", V1, C1, [(K, "B", C1, BOTH), (Q, "A", V1, ON_GROUP)], GARBLED),
+}
+"""The displays of each update: block and entry, what they add (block, Z: S transposed, row, cases),
+and what is torn."""
 
 
 def expansion(label: str) -> Claim:
-    block, row, column, value, torn = EXPANSIONS[label]
+    block, row, column, terms, torn = EXPANSIONS[label]
+    value = lambda x: sum(by(x, x.block(b)[r], *cases) for by, b, r, cases in terms)  # noqa: E731
     rate = rf"$\frac{{d}}{{dt}} {TEX[row]}^\top {block} {TEX[column]}$"
 
     def update(study) -> Measurement:
@@ -347,47 +313,41 @@ def expansion(label: str) -> Claim:
     return paper.claim(label, part="constant", regime=past_gates, torn=torn)(update)
 
 
-keys_c1_v1, keys_v1_v1, queries_c1_v1, queries_c1_c1, c1_c1, v1_v1, v1_c1 = map(
-    expansion, EXPANSIONS
-)
+expanded_updates = tuple(map(expansion, EXPANSIONS))
 
 
-@paper.claim("App E.7.1 (rearranged)", part="proof-step", regime=past_gates)
-def key_score_rearranged(study) -> Measurement:
-    r"""The displays and their rearranged forms agree, for $c_1^\top A v_1$ and $v_1^\top A v_1$."""
-    return regrouped(lambda x: (x.S[C1], x.S[V1]))
-
-
-def regrouped(rows: Callable[[Point], tuple[np.ndarray, ...]]) -> Measurement:
-    return identity(
-        over=points(),
-        predicted=lambda x: [by_key(x, y, *c) for y in rows(x) for c in (ON_PLUS, ON_MINUS)],
-        measured=lambda x: [rearranged(x, y, plus) for y in rows(x) for plus in (True, False)],
-        control=Control(
-            "of the other label",
-            measured=lambda x: [rearranged(x, y, plus) for y in rows(x) for plus in (False, True)],
-        ),
-    )
-
-
-@paper.claim(
-    "App E.7.1 (left side)",
+@paper.family(
+    {
+        f"App E.7.{n} (rearranged)": (
+            f"The displays of {what} and their rearranged forms agree.",
+            b,
+        )
+        for n, what, b in (
+            (1, r"$c_1^\top A v_1$ and $v_1^\top A v_1$", "S"),
+            (3, r"$v_1^\top B$ and $c_1^\top B$", "B"),
+        )
+    },
     part="proof-step",
     regime=past_gates,
-    reading=r"the second display under $v_1^\top A v_1$ has $c_1^\top W_K^\top$ on its left, "
-    r"$v_1^\top W_K^\top$ on its right; the latter is read",
 )
+def regrouped(study, block: str) -> Measurement:
+    def each(x: Point, *kinds: bool) -> list[float]:
+        return [rearranged(x, x.block(block)[row], plus) for row in (C1, V1) for plus in kinds]
+
+    def known(x: Point) -> list[float]:
+        return [by_key(x, x.block(block)[row], *c) for row in (C1, V1) for c in (ON_PLUS, ON_MINUS)]
+
+    other = Control("of the other label", measured=lambda x: each(x, False, True))
+    measured = lambda x: each(x, True, False)  # noqa: E731
+    return identity(over=points(), predicted=known, measured=measured, control=other)
+
+
+LEFT = r"$c_1^\top W_K^\top$ on the left is read $v_1^\top W_K^\top$, as on the right"
+
+
+@paper.claim("App E.7.1 (left side)", part="proof-step", regime=past_gates, reading=LEFT)
 def key_score_left_side(study) -> Measurement:
     r"""The second display under $\frac{d}{dt} v_1^\top A v_1$ expands $v_1^\top W_K^\top q$."""
-    return identity(
-        over=points(),
-        predicted=lambda x: by_key(x, x.S[V1], *ON_MINUS),
-        measured=lambda x: rearranged(x, x.S[V1], False),
-        control=Control("c_1, as extracted", lambda x: by_key(x, x.S[C1], *ON_MINUS)),
-    )
-
-
-@paper.claim("App E.7.3 (rearranged)", part="proof-step", regime=past_gates)
-def score_rearranged(study) -> Measurement:
-    r"""The displays with $v_1^\top B$ and $c_1^\top B$ and their rearranged forms agree."""
-    return regrouped(lambda x: (x.B[V1], x.B[C1]))
+    known, wrong = (lambda x, at=at: by_key(x, x.S[at], *ON_MINUS) for at in (V1, C1))
+    found, extracted = lambda x: rearranged(x, x.S[V1], False), Control("c_1, as extracted", wrong)
+    return identity(over=points(), predicted=known, measured=found, control=extracted)

@@ -6,7 +6,6 @@ it follows; the paper does not give the dimension nor the scale omega: the confi
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,6 @@ from attnflow.reduce import Descents, gram_descent
 from attnflow.studies.two_mixture import algorithm, stages
 from attnflow.studies.two_mixture.claims import common
 from attnflow.studies.two_mixture.claims.common import TWO, turned
-from attnflow.studies.two_mixture.claims.gradients import root
 from attnflow.studies.two_mixture.config import Config
 from attnflow.studies.two_mixture.descent import attention_only
 from attnflow.studies.two_mixture.paper import paper
@@ -46,13 +44,10 @@ def flow_of(study) -> SymmetricFlow:
     return symmetric_flow(TWO.orbits, float(study.config.omega), float(study.config.bias))
 
 
+@paper.once
 def descent(study) -> Descents:
-    return _descent(flow_of(study))
-
-
-@functools.lru_cache(maxsize=8)
-def _descent(flow: SymmetricFlow) -> Descents:
     """Joint descent of K = 2 until the loss is .02: the ten numbers after every step."""
+    flow = flow_of(study)
     small = lambda s: flow.loss_of(flow.of_gram(s)) < 0.02  # noqa: E731
     return gram_descent(flow.gram, flow.gram.start, LR, 6000, keep=flow.of_gram, stop=small)
 
@@ -76,9 +71,6 @@ def joint_of(study, groups: int = 2) -> Solution:
     return algorithm.learning(groups, float(study.config.omega), float(study.config.bias))
 
 
-# --- Section 3.1.
-
-
 @observed("Sec 3.1 (i)")
 def consistent_before_conflicting(study) -> Measurement:
     """The loss of consistent samples falls early, that of conflicting ones only after sufficient
@@ -86,11 +78,10 @@ def consistent_before_conflicting(study) -> Measurement:
     end, early = half_step(study, 0), half_step(study, 1)
     hard, easy = losses(study)[early]
     later = losses(study)[[end, min(5 * early, end - 1)], 0]
+    soon = Control("five times later", later[1])
     return every(
         waits=at_least(bound=0.98, measured=hard, control=Control("the consistent samples", easy)),
-        learns=at_most(
-            bound=0.51, measured=later[0], control=Control("five times later", later[1])
-        ),
+        learns=at_most(bound=0.51, measured=later[0], control=soon),
     )
 
 
@@ -136,9 +127,6 @@ def descent_follows_the_flow(study) -> Measurement:
     hard, easy = (joint_of(study).first(f"half {d}") for d in (-1, 1))
     other = Control("of the consistent samples", easy)
     return equal(predicted=hard, measured=half_step(study, 0) * LR, rtol=0.015, control=other)
-
-
-# --- Appendix A.
 
 
 @observed("App A.1 (Fig 2)")
@@ -237,17 +225,12 @@ def more_groups_alike(study) -> Measurement:
     )
 
 
-# --- Section 6.
-
-
 @observed("Observation 1 (trainable)")
 def many_groups_are_learnt(study) -> Measurement:
     """The transformer of eq. (1) learns K >= 3 mixtures: y f > 0 on every sample at loss .05."""
     runs = [joint_of(study, K) for K in SEVERAL[1:]]
-    end, start = (
-        min(run.flow.predictions(state).min() for run, state in pairs)
-        for pairs in ([(run, run.final) for run in runs], [(run, run.start) for run in runs])
-    )
+    least = lambda at: min(r.flow.predictions(getattr(r, at)).min() for r in runs)  # noqa: E731
+    end, start = least("final"), least("start")
     return sign(predicted=1, measured=end, margin=0.1, control=Control("at the start", start))
 
 
@@ -301,46 +284,47 @@ def affine_in_groups(study) -> Measurement:
 
 @paper.claim("ours: the stages of joint training", regime=learnable)
 def stages_of_joint_training(study) -> Measurement:
-    """The stages begin where the first gate shuts, where attention begins to do more than half of
-    the loss decrease, and where it ends; the conflicting loss halves inside the third, for K = 2,
-    3, 4 and 8."""
-    b, omega = float(study.config.bias), float(study.config.omega)
-    run = algorithm.joint(TWO, omega, b, 3000.0, loss=0.01)
-    t, found = run.trajectory["time"].values, [s.time for s in stages.find(run.trajectory)[1:]]
-
-    def watched(times: np.ndarray) -> np.ndarray:
-        """The lowest gate, and the attention's share of -dL/dt less 1/2, written out."""
-        states, rows = run.states(times), []
-        for w, total, diff in zip(*(states[k] for k in ("w", "S_sum", "S_diff")), strict=True):
-            w, S = common.neurons_of(*w), common.both_heads(common.lifted(total, diff))
-            dw, M = common.force(w, S, TWO.population, b)
-            A, B = root(omega**4, S @ turned(S)), root(omega**4, turned(S) @ S)
-            power = (M * (M @ B + A @ M)).sum()
-            gate = common.forward(w, S, TWO.population, b)[1].min() + b
-            rows.append([gate, power / (power + (dw**2).sum()) - 0.5])
-        return np.array(rows).T
-
-    gate, q = watched(t)
-    peak = int(np.argmax(q))
-    after = [int(np.argmax(gate < 0)), int(np.flatnonzero(q[:peak] < 0)[-1]) + 1]
-    after.append(peak + int(np.argmax(q[peak:] < 0)))
-    fine = np.array([np.linspace(t[i - 1], t[i], 6) for i in after])
-    crossed = watched(fine.ravel()).reshape(2, 3, 6)[[0, 1, 1], range(3)]
-    both = zip(crossed, fine, (-1, 1, -1), strict=True)
-    edges = [float(np.interp(0, x[::way], y[::way])) for x, y, way in both]
-    switches = [s["time"] for s in stages.switches(run.trajectory)[1:]]
-    jumps = any(abs(time - edge) < 0.02 * edge for time in switches for edge in edges[1:])
-    rtol = 0.02 if jumps else 1e-3  # the share jumps where a gate switches
+    """The stages begin where the first gate shuts, and at the two ends of the stretch over which
+    attention lowers the loss most beyond what the neurons do (at omega = .45 a gate opens just
+    before its end); the conflicting loss halves inside it, for K = 2, 3, 4 and 8."""
+    b, omegas = float(study.config.bias), (float(study.config.omega), 0.45)
+    runs = [algorithm.joint(TWO, omega, b, 3000.0, loss=0.01) for omega in omegas]
+    told = [stages.find(run.trajectory) for run in runs]
+    known, soon = zip(*map(edges, runs, omegas, (b, b)), strict=True)
+    found = [x for each in told for x in (*(s.time for s in each[1:]), each[-1].confidence)]
 
     def holds(run: Solution, kind: int) -> bool:
         """Whether a loss halves where, by the rule, attention has its stage."""
         begins, *ends = (stage.time for stage in stages.find(run.trajectory)[2:])
         return begins <= run.first(f"half {kind}") <= (*ends, np.inf)[0]
 
-    runs = [run, *(joint_of(study, K) for K in (3, 4, 8))]
-    half = Control("the conflicting half time", measured=[run.first("half -1")] * 3)
-    easy = Control("of the consistent samples", any(holds(each, 1) for each in runs))
+    more = [runs[0], *(joint_of(study, K) for K in (3, 4, 8))]
+    half = Control("to where the conflicting loss has halved", np.ravel(soon))
+    easy = Control("of the consistent samples", any(holds(run, 1) for run in more))
     return every(
-        begins=equal(predicted=edges, measured=found, rtol=rtol, each=True, control=half),
-        inside=claims.fact(measured=all(holds(each, -1) for each in runs), control=easy),
+        begins=equal(predicted=np.ravel(known), measured=found, rtol=1e-3, each=True, control=half),
+        inside=claims.fact(measured=all(holds(run, -1) for run in more), control=easy),
     )
+
+
+def edges(run: Solution, omega: float, b: float) -> tuple[list[float], list[float]]:
+    """First gate, begin, end and clearness of attention's stage by all pairs of crossings of the
+    powers written out, between the rows too; and with the conflicting half time for the end."""
+    t = run.trajectory["time"].values
+    t = np.unique(np.concatenate([t[:-1] + k / 8 * np.diff(t) for k in range(9)]))
+    states = run.states(t)
+    w = common.neurons_of(*states["w"].T)
+    S = common.both_heads(common.lifted(states["S_sum"], states["S_diff"]))
+    x = common.written(w, S, omega, TWO.population, b)
+    gate, power = x.height.min(axis=(1, 2)), x.power
+    q, surplus = power[1] / (power[0] + power[1]) - 0.5, power[1] - power[0]
+
+    def zero(x: np.ndarray, i: Any) -> float:
+        return float(t[i] + (t[i + 1] - t[i]) * x[i] / (x[i] - x[i + 1]))
+
+    up, down = (np.flatnonzero((way * q[:-1] < 0) & (way * q[1:] >= 0)) for way in (1, -1))
+    gained = lambda i, j: np.trapezoid(surplus[i:j], t[i:j])  # noqa: E731
+    begin, end = max(((i, j) for i in up for j in down if i < j), key=lambda pair: gained(*pair))
+    shut = zero(gate, int(np.argmax(gate < 0)) - 1)
+    one = [shut, zero(q, begin), zero(q, end), 2 * float(q[begin:end].max())]
+    return one, [*one[:2], run.first("half -1"), one[3]]

@@ -17,7 +17,7 @@ from attnflow.models.two_head_gram import gram_flow, infinite_width_start, self_
 from attnflow.models.two_head_reduced import symmetric_flow
 from attnflow.reduce import gram_descent
 from attnflow.studies.two_mixture.claims import common
-from attnflow.studies.two_mixture.claims.common import TWO, derivative, forward, turned
+from attnflow.studies.two_mixture.claims.common import TWO, derivative, root, stacked, turned
 from attnflow.studies.two_mixture.paper import paper
 from attnflow.tasks.mixture import MixtureClassification, MixturePopulation
 
@@ -50,16 +50,15 @@ class Point:
     def factors(self) -> tuple[Any, ...]:
         """X, p, and g y sigma' times the weight of each sample, for both heads."""
         th, pop = self.theta, self.population
-        p, H, f = forward(th.w, th.scores, pop, th.bias)
+        p, H, f = common.forward(th.w, th.scores, pop, th.bias)
         g = 1 / (1 + np.exp(pop.label * f))
         return pop.inputs, p, pop.weight * pop.label * g * (H + th.bias > 0)
 
     @functools.cached_property
     def columns(self) -> tuple[np.ndarray, np.ndarray]:
         """H = [WK, WQ] of both heads, and its velocity."""
-        return np.concatenate([self.theta.WK, self.theta.WQ], 2), np.concatenate(
-            self.gradients[1:], 2
-        )
+        pairs = (self.theta.WK, self.theta.WQ), self.gradients[1:]
+        return np.concatenate(pairs[0], 2), np.concatenate(pairs[1], 2)
 
 
 def points(study) -> tuple[Point, ...]:
@@ -76,9 +75,6 @@ def _points(groups: int, length: int) -> tuple[Point, ...]:
         theta = TwoHeadClassifier(0.5 * rng.standard_normal((2, D)), WK, WQ, 0.5)
         found.append(Point(theta, pop.reweighted(rng.uniform(0.5, 1.5, len(pop)))))
     return tuple(found)
-
-
-# --- Appendix B.1.
 
 
 def velocities(study, block: int, head: int, formula: Callable, control: Control) -> Measurement:
@@ -131,9 +127,8 @@ def gradient_of_keys(study) -> Measurement:
 
     mean = Control("without the mean w'X p_l", lambda at: last(at, centred=False))
     delta = Control("without 1(h = h')", lambda at: first(at, one=0.0))
-    return every(
-        last=velocities(study, 1, 0, last, mean), first=velocities(study, 1, 0, first, delta)
-    )
+    one, two = velocities(study, 1, 0, last, mean), velocities(study, 1, 0, first, delta)
+    return every(last=one, first=two)
 
 
 @paper.claim("App B.1 (WQ)")
@@ -150,9 +145,6 @@ def gradient_of_queries(study) -> Measurement:
     return velocities(study, 2, 0, formula, mean)
 
 
-# --- Appendix B.2.
-
-
 @paper.claim("App B.2 (system)")
 def closed_system(study) -> Measurement:
     r"""$w^\top\mu$, $\nu^\top W_K^\top W_Q\mu$, $\nu^\top W_K^\top W_K\mu$ and
@@ -166,10 +158,8 @@ def closed_system(study) -> Measurement:
         th = at.theta
         S, A, B = (np.asarray(x) for x in (th.scores, th.key_scores, th.query_scores))
         dw, M = common.force(th.w, S, at.population, th.bias)
-        M = turned(M) if turn else M
-        dA, dS, dB = S @ turned(M) + M @ turned(S), M @ B + A @ M, turned(S) @ M + turned(M) @ S
-        blocks = np.concatenate([dA, dS], 2), np.concatenate([turned(dS), dB], 2)
-        return np.r_[dw.ravel(), np.concatenate(blocks, 1).ravel()]
+        rate = common.gram_rates(S, A, B, turned(M) if turn else M)
+        return np.r_[dw.ravel(), stacked(rate["A"], rate["S"], rate["B"]).ravel()]
 
     turn = Control("key and query of M exchanged", lambda at: closed(at, turn=True))
     return identity(over=points(study), predicted=closed, measured=by_weights, control=turn)
@@ -245,6 +235,32 @@ def euler_steps(th: Any, task: MixtureClassification, lr: float, steps: int) -> 
     return G
 
 
+@paper.claim("ours: momentum closes in the Gram")
+def momentum_closes(study) -> Measurement:
+    """Steps with momentum, plain and Nesterov's, have the Gram of the same steps of the weights."""
+    flow, lr, mu, steps = gram_flow(TWO.population, OPEN), 0.05, 0.6, 30
+    start: Any = open_start()
+
+    def stepped(nesterov: bool) -> np.ndarray:
+        th, v = [start.w, start.WK, start.WQ], [0.0, 0.0, 0.0]
+        for _ in range(steps):
+            dw, M = common.force(th[0], turned(th[1]) @ th[2], TWO.population, OPEN)
+            moved = dw, th[2] @ turned(M), th[1] @ M
+            v = [mu * x + y for x, y in zip(v, moved, strict=True)]
+            ahead = [y + mu * x for x, y in zip(v, moved, strict=True)] if nesterov else v
+            th = [x + lr * y for x, y in zip(th, ahead, strict=True)]
+        w, WK, WQ = th
+        return np.r_[w.ravel(), gram(TwoHeadClassifier(w, WK, WQ, OPEN)).ravel()]
+
+    def found(nesterov: bool) -> np.ndarray:
+        how: Any = {"momentum": mu, "nesterov": nesterov, "every": steps}
+        end = gram_descent(flow, flow.project(start), lr, steps, **how).final
+        return np.r_[end["rest"]["w"].ravel(), both(end).ravel()]
+
+    kinds, other = (False, True), Control("of the other kind", lambda kind: stepped(not kind))
+    return identity(over=kinds, predicted=stepped, measured=found, control=other)
+
+
 @paper.claim("ours: descent departs from the flow at order lr")
 def departs_at_first_order(study) -> Measurement:
     r"""After the same time descent and flow differ by $\eta e + O(\eta^2)$ with
@@ -286,17 +302,10 @@ def departs_at_first_order(study) -> Measurement:
     return equal(predicted=e, measured=limit(), rtol=1e-7, control=term)
 
 
-def root(w4: float, X: np.ndarray) -> np.ndarray:
-    """`(w4 I + X)^(1/2)` of symmetric matrices."""
-    values, U = np.linalg.eigh(w4 * np.eye(X.shape[-1]) + X)
-    return (U * np.sqrt(np.maximum(values, 0))[..., None, :]) @ turned(U)
-
-
 def weights_of(w: np.ndarray, S: np.ndarray, omega: float, bias: float) -> TwoHeadClassifier:
     """Weights with these scores and the self-scores of the infinite width."""
     A, B = root(omega**4, S @ turned(S)), root(omega**4, turned(S) @ S)
-    blocks = np.concatenate([A, S], 2), np.concatenate([turned(S), B], 2)
-    H, D = root(0.0, np.concatenate(blocks, 1)), S.shape[-1]
+    H, D = root(0.0, stacked(A, S, B)), S.shape[-1]
     return TwoHeadClassifier(w, H[..., :D], H[..., D:], bias)
 
 
@@ -311,8 +320,7 @@ def both(state: Any) -> np.ndarray:
 
 def sides(M: np.ndarray) -> np.ndarray:
     """N = [[0, M], [M^T, 0]]."""
-    rows = np.concatenate([0 * M, M], -1), np.concatenate([turned(M), 0 * M], -1)
-    return np.concatenate(rows, -2)
+    return stacked(0 * M, M, 0 * M)
 
 
 def open_start() -> TwoHeadClassifier:
@@ -391,9 +399,7 @@ def ten_variables(study) -> Measurement:
     2 x 2 score blocks) for every K and L; losses, powers and gates are functions of them."""
     c, omega = study.config, 0.3
     own = MixtureClassification(c.groups, c.length)
-    pairs = {(2, 3), (3, 4), (4, 3), (8, 3)} | (
-        {(c.groups, c.length)} if own.count < 10_000 else set()
-    )
+    pairs = {(2, 3), (3, 4), (4, 3), (8, 3), (c.groups, min(c.length, 8 if own.count < 1e4 else 3))}
 
     def gaps(K: int, L: int, moved: float = 0.0) -> float:
         """The largest relative difference to the loss written out and its forces."""
@@ -403,22 +409,15 @@ def ten_variables(study) -> Measurement:
         theta = ten.lift(state)
         back, up = ten.project(theta), ten.lift(ten.flow.velocity(state))
         theta["S"][0, 0, -1] += moved
-        w, S = theta["w"], theta["S"]
-        dw, M = common.force(w, S, pop, c.bias)
-        dS = M @ root(omega**4, turned(S) @ S) + root(omega**4, S @ turned(S)) @ M
-        _, H, f = forward(w, S, pop, c.bias)
-        each, d = np.log1p(np.exp(-pop.label * f)), pop.agreement
-        groups = [
-            pop.weight[d == x] @ each[d == x] / pop.weight[d == x].sum() for x in sorted(set(d))
-        ]
+        S, x = theta["S"], common.written(theta["w"], theta["S"], omega, pop, c.bias)
         where = [pop.names().index(name) for name in ten.population.names()]
         compared = [
-            (dw, up["w"]),
-            (dS, up["S"]),
-            (pop.weight @ each, ten.loss_of(state)),
-            (groups, ten.group_losses(state)),
-            (H[:, where] + c.bias, ten.gate_values(state)),
-            ([(dw**2).sum(), (M * dS).sum()], ten.powers(state)),
+            (x.dw, up["w"]),
+            (x.dS, up["S"]),
+            (x.loss, ten.loss_of(state)),
+            (x.given, ten.group_losses(state)),
+            (x.height[:, where], ten.gate_values(state)),
+            (x.power, ten.powers(state)),
             (S[0, 0, K], ten.score(state, "c", "v")),
             (S[0, K, 1], ten.score(state, "v", "c", False)),
             *((state[k], back[k]) for k in state),

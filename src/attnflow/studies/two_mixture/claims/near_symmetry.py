@@ -7,7 +7,7 @@ import numpy as np
 from attnflow.claims import Control, Measurement, at_most, corrected, equal, every
 from attnflow.studies.two_mixture.claims import common
 from attnflow.studies.two_mixture.claims.common import C1, C2, V1, V2, StageTwo, staged
-from attnflow.studies.two_mixture.claims.stage_two import at_t1, in_omega
+from attnflow.studies.two_mixture.claims.stage_two import at_t1, in_omega, step
 from attnflow.studies.two_mixture.errata import QUARTER
 from attnflow.studies.two_mixture.paper import paper
 
@@ -15,18 +15,11 @@ SUMS = np.array([[1.0, 1, 0, 0], [0, 0, 1, 1]])
 """c_1 + c_2 and v_1 + v_2."""
 
 
-def asymmetry(S: np.ndarray, A: np.ndarray, B: np.ndarray) -> np.ndarray:
+def size(r: StageTwo | dict[str, np.ndarray]) -> np.ndarray:
     """Delta of Lemma E.4 over time; of the rates, a bound on its speed."""
+    S, A, B = (r[name] if isinstance(r, dict) else getattr(r, name) for name in "SAB")
     parts = [SUMS @ S, S @ SUMS.T, SUMS @ A, SUMS @ B]
     return np.max([np.abs(x).max(axis=(1, 2)) for x in parts], axis=0)
-
-
-def size(r: StageTwo) -> np.ndarray:
-    return asymmetry(r.S, r.A, r.B)
-
-
-def speed(r: StageTwo) -> np.ndarray:
-    return asymmetry(*(r.rates[name] for name in "SAB"))
 
 
 @paper.claim("Lemma E.4 (size)", regime=staged)
@@ -51,14 +44,14 @@ def asymmetry_slow(study) -> Measurement:
         return float((rate / r.rates["S"][:, C1, V1]).max())
 
     control = Control("of v_1' S c_1", measured=lambda r: over_lead(r, -r.rates["S"][:, V1, C1]))
-    return in_omega(study, "O", 1, lambda r: over_lead(r, speed(r)), control)
+    return in_omega(study, "O", 1, lambda r: over_lead(r, size(r.rates)), control)
 
 
-@paper.claim("Lemma E.4 (start)", part="proof-step", regime=staged)
+@step("Lemma E.4 (start)")
 def asymmetry_start(study) -> Measurement:
     r"""$\Delta(T_1) = \omega^2$ and $\dot\Delta = 0$ at $T_1$."""
     r = common.second_stage(study)
-    Delta, moved = size(r), speed(r) / r.omega**2
+    Delta, moved = size(r), size(r.rates) / r.omega**2
     late, fast = Control("at T2", measured=Delta[-1]), Control("at T2", moved[-1])
     return every(
         size=equal(predicted=r.omega**2, measured=Delta[0], rtol=1e-12, control=late),
@@ -66,7 +59,7 @@ def asymmetry_start(study) -> Measurement:
     )
 
 
-@paper.claim("Lemma E.4 (eq 15)", part="proof-step", regime=staged)
+@step("Lemma E.4 (eq 15)")
 def asymmetry_rate(study) -> Measurement:
     r"""$|\dot\Delta| \le O(\Delta\,\Delta p)$, $\Delta p$ the largest change of attention from
     $1/3$."""
@@ -76,18 +69,17 @@ def asymmetry_rate(study) -> Measurement:
         return float((rate / np.where(moved > 0, size(r) * moved, np.inf)).max())
 
     control = Control("of v_1' S c_1", measured=lambda r: constant(r, -r.rates["S"][:, V1, C1]))
-    return in_omega(study, "O", 0, lambda r: constant(r, speed(r)), control)
+    return in_omega(study, "O", 0, lambda r: constant(r, size(r.rates)), control)
 
 
-@paper.claim("Lemma E.4 (uniform attention)", part="proof-step", regime=staged)
+@step("Lemma E.4 (uniform attention)")
 def rate_at_uniform_attention(study) -> Measurement:
     r"""With $p = 1/3$ $\frac{d}{dt} c_1^\top S v_1 = \frac{1}{12} g\cdot 2\cdot\frac{2}{3} w_+^\top
     c_1 (v_1^\top B v_1 - v_1^\top B v_2 + c_1^\top A c_1 - c_1^\top A c_2)$, and $\frac{d}{dt}
     c_1^\top S (v_1 + v_2)$ vanishes."""
     r, M = common.second_stage(study), at_t1(study)[2]
-    g = 1 / (
-        1 + np.exp(common.forward(r.w, common.both_heads(r.S), common.CONFLICTING, r.bias)[2][:, 0])
-    )
+    f = common.forward(r.w, common.both_heads(r.S), common.CONFLICTING, r.bias)[2]
+    g = 1 / (1 + np.exp(f[:, 0]))
     rate = (M @ r.B + r.A @ M)[:, C1] * (g / g[0])[:, None]  # all conflicting samples share g
     brackets = r.B[:, V1, V1] - r.B[:, V1, V2] + r.A[:, C1, C1] - r.A[:, C1, C2]
     printed = g / 3 * 2 * brackets * 2 / 3 * r.gamma
@@ -121,7 +113,7 @@ def leading_near_symmetry(study) -> Measurement:
     return in_omega(study, "O", 1, sums, lead)
 
 
-@paper.claim("Section 5.2 (three variables at T1)", part="proof-step", regime=staged)
+@step("Section 5.2 (three variables at T1)")
 def three_variables_at_start(study) -> Measurement:
     r"""At $T_1$ the rate of $c_1^\top S v_1$ depends on $v_1^\top B v_k$ and $c_1^\top A c_k$
     alone, those of $c_1^\top A c_1$ and $v_1^\top B v_1$ on $c_1^\top S v_k$ alone: $M =

@@ -18,16 +18,13 @@ from attnflow.models.two_head_reduced import symmetric_flow
 from attnflow.studies.two_mixture import algorithm, theory
 from attnflow.studies.two_mixture.claims import common
 from attnflow.studies.two_mixture.claims.common import C1, TWO, forward, neurons_of, past_gates
-from attnflow.studies.two_mixture.claims.gradients import Point, points, root, weights_of
+from attnflow.studies.two_mixture.claims.gradients import Point, points, weights_of
 from attnflow.studies.two_mixture.margin import signed_features
 from attnflow.studies.two_mixture.paper import paper
 from attnflow.tasks.mixture import MixtureClassification, MixturePopulation
 
 TRAINED = (0.1, 0.03, 0.01)
 """Scales omega at which Algorithm 1 is run to its end."""
-
-
-# --- Section 2.
 
 
 @paper.claim("Def 2.1")
@@ -155,9 +152,6 @@ def loss_of_the_population(study) -> Measurement:
     return identity(over=points(study), predicted=means, measured=found, control=plain)
 
 
-# --- Section 3.2: Algorithm 1.
-
-
 @paper.claim("Algorithm 1 (samples of the stages)")
 def samples_of_the_stages(study) -> Measurement:
     r"""Stages 1 and 3 move $w_\pm$ by $-\nabla\mathbb E\,\ell$ over all samples, stage 2 moves
@@ -181,11 +175,10 @@ def samples_of_the_stages(study) -> Measurement:
         return np.array(rows)
 
     def wanted(second: MixturePopulation) -> np.ndarray:
-        w, S, turned = theta["w"], theta["S"], common.turned
-        dw, M = (common.force(w, S, p, bias)[i] for i, p in enumerate((TWO.population, second)))
-        dS = M @ root(omega**4, turned(S) @ S) + root(omega**4, S @ turned(S)) @ M
-        first = np.r_[dw.ravel(), 0 * S.ravel()]
-        return np.stack([first, np.r_[0 * w.ravel(), dS.ravel()], first])
+        w, S = theta["w"], theta["S"]
+        one, two = (common.written(w, S, omega, p, bias) for p in (TWO.population, second))
+        first = np.r_[one.dw.ravel(), 0 * S.ravel()]
+        return np.stack([first, np.r_[0 * w.ravel(), two.dS.ravel()], first])
 
     th: Any = weights_of(theta["w"], theta["S"], omega, bias)
 
@@ -193,11 +186,9 @@ def samples_of_the_stages(study) -> Measurement:
         return {"w": v.w, "S": common.turned(v.WK) @ th.WQ + common.turned(th.WK) @ v.WQ}
 
     by_weights = lambda pop, omega, bias, frozen: weight_flow(pop, frozen)  # noqa: E731
-    found = [
-        moved(score_flow, TWO.population, theta, lambda v: v),
-        moved(symmetric_flow, TWO.orbits, state, ten.lift),
-        moved(by_weights, TWO.population, th, scores),
-    ]
+    full = moved(score_flow, TWO.population, theta, lambda v: v)
+    few = moved(symmetric_flow, TWO.orbits, state, ten.lift)
+    found = [full, few, moved(by_weights, TWO.population, th, scores)]
     right, all_ = ([wanted(pop)] * 3 for pop in (common.CONFLICTING, TWO.population))
     wrong = Control("stage 2 on all samples", all_)
     return equal(predicted=right, measured=found, rtol=1e-11, control=wrong)
@@ -213,10 +204,7 @@ def three_stages(study) -> Measurement:
     at_t2, *losses = (common.loss(neurons_of(*w), S, TWO.population, c.bias) for w in ends)
     closed = lambda K: [theory.gate_time(c.bias, K), *theory.neurons(c.t1, c.bias, K)]  # noqa: E731
     linear = Control("of the linear phase", theory.attention_time(alone.gamma, c.omega))
-    three, still = (
-        Control("of three groups", closed(3)),
-        Control("at T2", measured=[at_t2] * len(losses)),
-    )
+    three, still = Control("of three groups", closed(3)), Control("at T2", [at_t2] * len(losses))
     first = [run.t05, *run.at_t1["w"]]
     return every(
         first=equal(predicted=closed(2), measured=first, rtol=1e-7, control=three),
@@ -239,18 +227,12 @@ def best_end(study) -> Measurement:
         return abs(1 - 9 * math.log(1 / omega) * float(dw[0, C1]) / gamma**2)
 
     total = [best * s + common.run_at(b, omega, best * s, 1.0).length for s in (0.25, 0.5, 1, 2)]
-    longer, later = (
-        min(total[1], total[3]) - total[2],
-        Control("a hundredth later", rate(1.01 * best)),
-    )
+    longer, later = min(total[1], total[3]) - total[2], Control("later", rate(1.01 * best))
     half = Control("half of it against a quarter", total[1] - total[0])
     return every(
         stationary=at_most(bound=1e-7, measured=rate(best), control=later),
         shortest=sign(predicted=1, measured=longer, control=half),
     )
-
-
-# --- Section 4.
 
 
 @paper.claim("eq 2")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnflow.claims import Claim, Control, Measurement, at_least, corrected, equal, sign
+from attnflow.claims import Control, Measurement, at_least, corrected, equal, sign
 from attnflow.models.two_head import HEADS
 from attnflow.models.two_head_gram import infinite_width_start
 from attnflow.studies.two_mixture.claims import common
-from attnflow.studies.two_mixture.claims.common import C1, C2, V1, StageTwo, staged
-from attnflow.studies.two_mixture.claims.stage_two import AFTER, everyone
+from attnflow.studies.two_mixture.claims.common import C1, C2, V1, forward, staged
+from attnflow.studies.two_mixture.claims.stage_two import AFTER, everyone, step
 from attnflow.studies.two_mixture.errata import DIAGONAL
 from attnflow.studies.two_mixture.paper import paper
 from attnflow.tasks.mixture import MixturePopulation
@@ -37,21 +37,17 @@ def least(study, line: Line) -> list[float]:
     return [float((x * [positive, -positive]).min()) for x in pair]
 
 
-def signs_of(number: int) -> Claim:
-    block, row, column, positive = LINES[number]
+def words(block: str, row: int, column: int, positive: int) -> str:
     first, second = (rf"{'cv'[row // 2]}_1^\top {block} {'cv'[column // 2]}_{k}" for k in (1, 2))
-
-    def line(study) -> Measurement:
-        there = least(study, (block, row + 1, column, positive))
-        other = Control("the row of the other group", there)
-        return at_least(bound=0.0, measured=least(study, LINES[number]), slack=1e-9, control=other)
-
-    relations = (r"\ge", r"\le")[::positive]
-    line.__doc__ = f"On $[T_1, T_2]$ ${first} {relations[0]} 0$ and ${second} {relations[1]} 0$."
-    return paper.claim(f"Lemma E.5 (line {number})", regime=staged)(line)
+    above, below = (r"\ge", r"\le")[::positive]
+    return f"On $[T_1, T_2]$ ${first} {above} 0$ and ${second} {below} 0$."
 
 
-line_1, line_2, line_3, line_4, line_5, line_6, line_7, line_8, line_9 = map(signs_of, LINES)
+@paper.family({f"Lemma E.5 (line {n})": (words(*x), x) for n, x in LINES.items()}, regime=staged)
+def line_of_signs(study, line: Line) -> Measurement:
+    block, row, column, positive = line
+    other = Control("the row of the other group", least(study, (block, row + 1, column, positive)))
+    return at_least(bound=0.0, measured=least(study, line), slack=1e-9, control=other)
 
 
 @paper.claim(
@@ -67,7 +63,7 @@ def last_lines(study) -> Measurement:
     return at_least(bound=0.0, measured=found, slack=1e-9, control=extracted)
 
 
-@paper.claim("Lemma E.5 (values at T1)", part="proof-step", regime=staged)
+@step("Lemma E.5 (values at T1)")
 def values_at_start(study) -> Measurement:
     r"""At $T_1$ all scores and all products of different keys or queries are 0, the squared norms
     of keys and queries $\omega^2$; the signs hold there all the same."""
@@ -83,12 +79,10 @@ def values_at_start(study) -> Measurement:
     )
 
 
-@paper.claim(
-    "Lemma E.5 (growing variables)",
-    part="proof-step",
-    regime=staged,
-    reading=r"the second is read $c_1^\top A c_1$, the variable of Lemma E.2, for $c_1^\top A v_1$",
-)
+SECOND = r"the second is read $c_1^\top A c_1$, the variable of Lemma E.2, for $c_1^\top A v_1$"
+
+
+@step("Lemma E.5 (growing variables)", reading=SECOND)
 def growing_variables(study) -> Measurement:
     r"""$c_1^\top S v_1$, $c_1^\top A c_1$ and $v_1^\top B v_1$ grow on $[T_1, T_2]$."""
     r = common.second_stage(study)
@@ -97,7 +91,7 @@ def growing_variables(study) -> Measurement:
     return sign(predicted=1, measured=found, control=Control("as extracted", extracted))
 
 
-@paper.claim("Lemma E.5 (v1 S c1)", part="proof-step", regime=staged)
+@step("Lemma E.5 (v1 S c1)")
 def example_of_the_proof(study) -> Measurement:
     r"""$\frac{d}{dt} v_1^\top S c_1 \le 0$ on $[T_1, T_2]$, the example of the proof."""
     r = common.second_stage(study)
@@ -105,26 +99,23 @@ def example_of_the_proof(study) -> Measurement:
     return sign(predicted=-1, measured=rate[:, C1], control=Control("v_1' S c_2", rate[:, C2]))
 
 
-@paper.claim("Lemma E.5 (second column)", part="proof-step", regime=staged)
+@step("Lemma E.5 (second column)")
 def second_column(study) -> Measurement:
     r"""The rates of the second column have the opposite sign of those of the first."""
     r = common.second_stage(study)
 
     def rates(row: int, column: int) -> np.ndarray:
-        return np.stack(
-            [r.rates[block][AFTER, i + row, j + column] for block, i, j, _ in LINES.values()]
-        )
+        places = [(block, i + row, j + column) for block, i, j, _ in LINES.values()]
+        return np.stack([r.rates[block][AFTER, i, j] for block, i, j in places])
 
     other = Control("of the other group's row", rates(1, 1))
     return sign(predicted=-np.sign(rates(0, 0)), measured=rates(0, 1), control=other)
 
 
-@paper.claim(
-    "Lemma E.5 (parabola)",
-    part="proof-step",
-    regime=common.past_gates,
-    reading=r"$\frac13 < x_2 < \frac33$ is read $\frac13 < x_2 < \frac23$",
-)
+THIRDS = r"$\frac13 < x_2 < \frac33$ is read $\frac13 < x_2 < \frac23$"
+
+
+@step("Lemma E.5 (parabola)", regime=common.past_gates, reading=THIRDS)
 def parabola(study) -> Measurement:
     r"""If $x_1 < 1/3$ and $1/3 < x_2 < 2/3$ then $x_2(1 - x_2)/2 > x_1(1 - x_1)/2$."""
     low = np.linspace(0.0, 1 / 3, 40)[:-1]
@@ -133,22 +124,17 @@ def parabola(study) -> Measurement:
         high = np.linspace(1 / 3, top, 40)[1:-1]
         return float(((high * (1 - high))[:, None] - low * (1 - low)).min())
 
-    return sign(
-        predicted=1, measured=gap(2 / 3), control=Control("up to 1, as extracted", gap(1.0))
-    )
+    control = Control("up to 1, as extracted", gap(1.0))
+    return sign(predicted=1, measured=gap(2 / 3), control=control)
 
 
 @paper.claim("Lemma E.6", regime=staged)
 def gates_on(study) -> Measurement:
     r"""On $[T_1, T_2]$ the gates of all conflicting samples are on, in both heads."""
 
-    def heights(r: StageTwo, population: MixturePopulation) -> float:
-        return float(
-            (common.forward(r.w, common.both_heads(r.S), population, r.bias)[1] + r.bias).min()
-        )
+    def heights(population: MixturePopulation) -> list[float]:
+        found = ((r, common.both_heads(r.S)) for r in everyone(study))
+        return [float((forward(r.w, S, population, r.bias)[1] + r.bias).min()) for r, S in found]
 
-    easy = common.TWO.population.restricted(agreement=1)
-    found, shut = (
-        [heights(r, each) for r in everyone(study)] for each in (common.CONFLICTING, easy)
-    )
+    found, shut = map(heights, (common.CONFLICTING, common.TWO.population.restricted(agreement=1)))
     return sign(predicted=1, measured=found, control=Control("the consistent samples", shut))

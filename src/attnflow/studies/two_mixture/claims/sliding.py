@@ -16,8 +16,8 @@ from attnflow.models.two_head_reduced import symmetric_flow
 from attnflow.reduce import gram_descent
 from attnflow.studies.two_mixture import observables
 from attnflow.studies.two_mixture.claims import common
-from attnflow.studies.two_mixture.claims.common import TWO, turned
-from attnflow.studies.two_mixture.claims.gradients import root, weights_of
+from attnflow.studies.two_mixture.claims.common import TWO
+from attnflow.studies.two_mixture.claims.gradients import weights_of
 from attnflow.studies.two_mixture.paper import paper
 from attnflow.tasks.mixture import MixtureClassification
 
@@ -32,25 +32,22 @@ def observed(study) -> Measurement:
     ten, pop = symmetric_flow(TWO.orbits, OMEGA, BIAS), TWO.population
     state = ten.sample(np.random.default_rng(7), {})
     w, S = ten.lift(state).values()
-    A, B = root(OMEGA**4, S @ turned(S)), root(OMEGA**4, turned(S) @ S)
     weights = weights_of(w, S, OMEGA, BIAS)
+    maps = [pop.names().index(f"c1 +v1 {s}v2") for s in "-+"]
 
     def written(w: np.ndarray) -> dict[str, Any]:
-        p, heights, f = common.forward(w, S, pop, BIAS)
-        dw, M = common.force(w, S, pop, BIAS)
-        each, d = np.log1p(np.exp(-pop.label * f)), pop.agreement
-        maps = [pop.names().index(f"c1 +v1 {s}v2") for s in "-+"]
+        x = common.written(w, S, OMEGA, pop, BIAS)
         return {
-            "loss": each.mean(),
-            "group_loss": [each[d < 0].mean(), each[d > 0].mean()],
+            "loss": x.loss,
+            "group_loss": x.given,
             "neuron": w,
             "score": S,
-            "key_score": A[0],
-            "query_score": B[0],
-            "attention": p[:, maps].swapaxes(2, 3),
-            "neuron_power": (dw**2).sum(),
-            "attention_power": (M * (M @ B + A @ M)).sum(),
-            "gates": (heights + BIAS > 0).ravel(),
+            "key_score": x.A[0],
+            "query_score": x.B[0],
+            "attention": x.p[:, maps].swapaxes(2, 3),
+            "neuron_power": x.power[0],
+            "attention_power": x.power[1],
+            "gates": (x.height > 0).ravel(),
         }
 
     def flat(values: dict[str, Any], shapes: dict[str, Any], gates: bool) -> np.ndarray:
@@ -59,11 +56,9 @@ def observed(study) -> Measurement:
 
     def seen(view: Any, at: Any, gates: bool) -> np.ndarray:
         found, on = observables.of(view, gates=gates), (np.asarray(view.gate_values(at)) > 0) * 1.0
-        two = {k: len(inspect.signature(each.measure).parameters) == 2 for k, each in found.items()}
-        values = {
-            k: each.measure(at, on) if two[k] else each.measure(at) for k, each in found.items()
-        }
-        shapes = {k: [len(each.coords[d]) for d in each.dims or ()] for k, each in found.items()}
+        takes = {k: len(inspect.signature(x.measure).parameters) for k, x in found.items()}
+        values = {k: x.measure(*(at, on)[: takes[k]]) for k, x in found.items()}
+        shapes = {k: [len(x.coords[d]) for d in x.dims or ()] for k, x in found.items()}
         return flat(values, shapes, gates)
 
     def told(w: np.ndarray, gates: bool) -> np.ndarray:
@@ -79,6 +74,23 @@ def observed(study) -> Measurement:
         gram=alike(observables.GramView(pop, BIAS), gram_flow(pop, BIAS).project(weights), True),
         weights=alike(observables.WeightView(pop, BIAS), weights, False),
     )
+
+
+@paper.claim("ours: how much of a large run is observed")
+def observed_of_many(study) -> Measurement:
+    """Of many groups the neurons of eight are recorded, of many d the maps of one sample of group 1
+    with label +1 for the first three and the last."""
+
+    def seen(K: int, L: int) -> list[float]:
+        many, long = (MixtureClassification(*pair).orbits for pair in ((K, 3), (2, L)))
+        view = observables.SymmetricView(symmetric_flow(many, OMEGA, BIAS))
+        signals = observables.of(view, gates=False)["neuron"].coords["signal"]
+        at = observables.chosen_samples(long)
+        return [len(signals), *long.agreement[at], *long.label[at], *long.token[at, 0]]
+
+    known, fewer = [16, -6, -4, -2, 6, 1, 1, 1, 1, 0, 0, 0, 0], seen(7, 7)
+    control = Control("seven groups, seven tokens", measured=fewer)
+    return equal(predicted=known, measured=seen(11, 8), rtol=0.0, control=control)
 
 
 @paper.once

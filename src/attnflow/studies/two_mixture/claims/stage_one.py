@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from attnflow.models.two_head_gram import score_flow, score_start
 from attnflow.models.two_head_reduced import symmetric_flow
 from attnflow.studies.two_mixture import theory
 from attnflow.studies.two_mixture.claims import common
-from attnflow.studies.two_mixture.claims.common import C1, SAMPLES, TWO, V1, forward, past_gates
+from attnflow.studies.two_mixture.claims.common import SAMPLES, TWO, V1, forward, past_gates
 from attnflow.studies.two_mixture.config import Config
 from attnflow.studies.two_mixture.paper import paper
 from attnflow.tasks.mixture import MixtureClassification
@@ -73,57 +74,47 @@ def sensitivities(study, ws: list[np.ndarray], *kinds: str) -> np.ndarray:
     return g[:, at].sum(axis=1)
 
 
-# --- Stage 1.1: Lemmas 5.2, D.1, D.2.
+CONSISTENT = ("++", "--")
 
 
-def along_signals(study, ws: list[np.ndarray], head: int, *kinds: str) -> Measurement:
+def along_signals(study, times, heads: tuple[int, ...], kinds: tuple[str, ...]) -> Measurement:
     """dw . v_k/dt against the sum of g over both groups' samples of these kinds, over 8."""
-    rate, other = (
-        (1, -1)[head] / 8 * sensitivities(study, ws, *signs).sum(axis=1, keepdims=True) * np.ones(2)
-        for signs in (kinds, ("+-", "-+")[: len(kinds)])
+    ws, signs = times(study), np.array([1, -1])[list(heads), None] / 8
+
+    def rate(kinds: tuple[str, ...]) -> np.ndarray:
+        total = sensitivities(study, ws, *kinds).sum(axis=1)
+        return total[:, None, None] * signs * np.ones(2)
+
+    conflicting = Control("the sum over conflicting samples", rate(("+-", "-+")[: len(kinds)]))
+    measured = rates(study, ws)[:, heads, V1:]
+    return equal(predicted=rate(kinds), measured=measured, rtol=1e-12, control=conflicting)
+
+
+FIRST = r"{0}: $dw_{1}^\top v_k/dt = {2}\frac18\sum g$ over the consistent samples."
+early_signals = {
+    f"Lemma {id}": (FIRST.format(*words), early, heads, CONSISTENT)
+    for id, words, heads in (
+        ("5.2 (classification signals)", ("While all gates are on", r"\pm", r"\pm"), (0, 1)),
+        ("D.1 (w+)", ("Stage 1.1", "+", ""), (0,)),
+        ("D.1 (w-)", ("Stage 1.1", "-", "-"), (1,)),
     )
-    conflicting = Control("the sum over conflicting samples", other)
-    measured = rates(study, ws)[:, head, V1:]
-    return equal(predicted=rate, measured=measured, rtol=1e-12, control=conflicting)
+}
+constant = functools.partial(paper.family, part="constant")
+signals_early = constant(early_signals, regime=common.two_mixtures)(along_signals)
 
 
+@paper.family(
+    {
+        "Lemma 5.2 (group signals)": (r"With all gates on, $dw_\pm^\top c_k/dt = 0$.",),
+        "Lemma D.2": (r"Stage 1.1: $dw_+^\top c_k/dt = dw_-^\top c_k/dt = 0$.",),
+    },
+    regime=common.two_mixtures,
+)
 def no_growth(study) -> Measurement:
     b = float(study.config.bias)
     shut = neurons(theory.gate_time(b) * np.array([1.01]), b)
     here, there = (np.abs(rates(study, ws)[:, :, :V1]).max() for ws in (early(study), shut))
     return at_most(bound=1e-15, measured=here, control=Control("after T0.5", there))
-
-
-@paper.claim("Lemma 5.2 (classification signals)", part="constant", regime=common.two_mixtures)
-def rate_of_signals(study) -> Measurement:
-    r"""While all gates are on, $dw_+^\top v_k/dt = \frac18\sum g$ over the consistent samples, and
-    $w_-$ has the same with a minus."""
-    plus, minus = (along_signals(study, early(study), head, "++", "--") for head in (0, 1))
-    return every(plus=plus, minus=minus)
-
-
-@paper.claim("Lemma 5.2 (group signals)", regime=common.two_mixtures)
-def no_rate_of_groups(study) -> Measurement:
-    r"""While all gates are on, $dw_+^\top c_k/dt = dw_-^\top c_k/dt = 0$."""
-    return no_growth(study)
-
-
-@paper.claim("Lemma D.1 (w+)", part="constant", regime=common.two_mixtures)
-def growth_of_plus_signals(study) -> Measurement:
-    r"""Stage 1.1: $dw_+^\top v_k/dt = \frac18\sum_{k', s = s'} g(X_{k',s,s'})$."""
-    return along_signals(study, early(study), 0, "++", "--")
-
-
-@paper.claim("Lemma D.1 (w-)", part="constant", regime=common.two_mixtures)
-def growth_of_minus_signals(study) -> Measurement:
-    r"""Stage 1.1: $dw_-^\top v_k/dt = -\frac18\sum_{k', s = s'} g(X_{k',s,s'})$."""
-    return along_signals(study, early(study), 1, "++", "--")
-
-
-@paper.claim("Lemma D.2", regime=common.two_mixtures)
-def no_growth_of_groups(study) -> Measurement:
-    r"""Stage 1.1: $dw_+^\top c_k/dt = dw_-^\top c_k/dt = 0$."""
-    return no_growth(study)
 
 
 # --- The flow of stage 1.
@@ -195,50 +186,28 @@ def slower_with_groups(study) -> Measurement:
     )
 
 
-# --- Stage 1.2: Lemmas 5.3, D.4, D.5.
-
-
+@paper.family(
+    {
+        "Lemma 5.3": (r"With $H_+(X_{k,-,-}) < -b$: $dw_+^\top c_k/dt = \frac18 g(X_{k,+,+})$.", 0),
+        "Lemma D.5 (w+)": (r"Stage 1.2: $dw_+^\top c_k/dt = \frac18 g(X_{k,+,+})$.", 0),
+        "Lemma D.5 (w-)": (r"Stage 1.2: $dw_-^\top c_k/dt = \frac18 g(X_{k,-,-})$.", 1),
+    },
+    part="constant",
+    regime=past_gates,
+)
 def along_groups(study, head: int) -> Measurement:
-    ws, (own, other) = late(study), (("++", "--")[head], "+-")
-    rate, conflicting = (sensitivities(study, ws, kind) / 8 for kind in (own, other))
-    wrong, measured = (
-        Control("g of a conflicting sample", conflicting),
-        rates(study, ws)[:, head, :V1],
-    )
-    return equal(predicted=rate, measured=measured, rtol=1e-12, control=wrong)
+    ws, own = late(study), CONSISTENT[head]
+    rate, conflicting = (sensitivities(study, ws, kind) / 8 for kind in (own, "+-"))
+    found, wrong = rates(study, ws)[:, head, :V1], Control("g of a conflicting sample", conflicting)
+    return equal(predicted=rate, measured=found, rtol=1e-12, control=wrong)
 
 
-@paper.claim("Lemma 5.3", part="constant", regime=past_gates)
-def rate_of_groups(study) -> Measurement:
-    r"""Once $H_+(X_{k,-,-}) < -b$: $dw_+^\top c_k/dt = \frac18 g(X_{k,+,+})$."""
-    return along_groups(study, 0)
-
-
-@paper.claim("Lemma D.4 (w+)", part="constant", regime=past_gates)
-def later_growth_of_plus_signals(study) -> Measurement:
-    r"""Stage 1.2: $dw_+^\top v_k/dt = \frac18\sum_{k'} g(X_{k',+,+})$."""
-    return along_signals(study, late(study), 0, "++")
-
-
-@paper.claim("Lemma D.4 (w-)", part="constant", regime=past_gates)
-def later_growth_of_minus_signals(study) -> Measurement:
-    r"""Stage 1.2: $dw_-^\top v_k/dt = -\frac18\sum_{k'} g(X_{k',-,-})$."""
-    return along_signals(study, late(study), 1, "--")
-
-
-@paper.claim("Lemma D.5 (w+)", part="constant", regime=past_gates)
-def growth_of_plus_groups(study) -> Measurement:
-    r"""Stage 1.2: $dw_+^\top c_k/dt = \frac18 g(X_{k,+,+})$."""
-    return along_groups(study, 0)
-
-
-@paper.claim("Lemma D.5 (w-)", part="constant", regime=past_gates)
-def growth_of_minus_groups(study) -> Measurement:
-    r"""Stage 1.2: $dw_-^\top c_k/dt = \frac18 g(X_{k,-,-})$."""
-    return along_groups(study, 1)
-
-
-# --- The end of stage 1: Cor. D.6, D.7, Thm. D.8.
+SECOND = r"Stage 1.2: $dw_{0}^\top v_k/dt = {1}\frac18\sum g(X_{{k',{0},{0}}})$ over $k'$."
+late_signals = {
+    "Lemma D.4 (w+)": (SECOND.format("+", ""), late, (0,), ("++",)),
+    "Lemma D.4 (w-)": (SECOND.format("-", "-"), late, (1,), ("--",)),
+}
+signals_late = constant(late_signals, regime=past_gates)(along_signals)
 
 
 @paper.claim("Cor D.6", regime=past_gates)
@@ -266,7 +235,8 @@ def four_gates_shut(study) -> Measurement:
 def signals_outgrow_groups(study) -> Measurement:
     r"""Stage 1.2: $dw_+^\top(v_1 + v_2)/dt > dw_+^\top c_1/dt$; it is four times as fast."""
     found = rates(study, late(study)).sum(axis=0)
-    (signals, group), (other, own) = zip(found[:, V1:].sum(axis=1), found[:, C1], strict=True)
+    both = zip(found[:, V1:].sum(axis=1), found[:, 0], strict=True)
+    (signals, group), (other, own) = both
     minus = Control("the minus head", other - own)
     alone = Control("one signal alone", measured=found[0, V1] / group)
     return every(
@@ -275,24 +245,14 @@ def signals_outgrow_groups(study) -> Measurement:
     )
 
 
-@paper.claim("Cor D.7", regime=order_one)
-def alignments_of_order_one(study) -> Measurement:
-    r"""At $T_1 = \Theta(1)$ $w_+^\top\mu = \Theta(1)$ for every signal $\mu$, whatever $\omega$."""
-    return alignments(study)
-
-
-@paper.claim("Lemma 5.3 (alignments)", regime=order_one)
-def both_of_order_one(study) -> Measurement:
-    r"""If $T_1 = \Theta(1)$ then $w_+^\top v_k, w_+^\top c_k = \Theta(1)$ after stage 1."""
-    return alignments(study)
-
-
-@paper.claim("Thm 4.1 (T1)", regime=order_one)
-def first_stage_of_order_one(study) -> Measurement:
-    """A stage 1 whose length does not depend on omega aligns the neurons."""
-    return alignments(study)
-
-
+@paper.family(
+    {
+        "Cor D.7": (r"At $T_1 = \Theta(1)$ $w_+^\top\mu = \Theta(1)$ for every signal $\mu$.",),
+        "Lemma 5.3 (alignments)": (r"If $T_1 = \Theta(1)$ then $w_+^\top v_k, w_+^\top c_k$ too.",),
+        "Thm 4.1 (T1)": ("A stage 1 whose length is free of omega aligns the neurons.",),
+    },
+    regime=order_one,
+)
 def alignments(study) -> Measurement:
     """w_+ . c and w_+ . v at T1 over scales of a random attention that is not uniform."""
     b, t1 = float(study.config.bias), min(float(study.config.t1), LONG)
@@ -300,10 +260,8 @@ def alignments(study) -> Measurement:
     c, v = np.transpose([first_stage(b, t1, w)["w"][0].reshape(2, 2).mean(1) for w in OMEGAS])
     barely = [theory.neurons(gate * (1 + w), b)[0] for w in OMEGAS]
     shorter = [theory.neurons(gate * w, b)[1] for w in OMEGAS]
-    late, short = (
-        Control("T1 = T0.5 (1 + omega)", measured=barely),
-        Control("T1 = T0.5 omega", measured=shorter),
-    )
+    late = Control("T1 = T0.5 (1 + omega)", measured=barely)
+    short = Control("T1 = T0.5 omega", measured=shorter)
     return every(
         groups=order("Theta", x=OMEGAS, y=c, power=0.0, tol=0.03, control=late),
         signals=order("Theta", x=OMEGAS, y=v, power=0.0, tol=0.03, control=short),
@@ -344,10 +302,9 @@ def consistent_outputs(study) -> Measurement:
     (gamma, a), measured = theory.neurons(t1, b), outputs(study, 1, t1)
     on = Control("with the other head's gate still on", np.full(4, 4 * a))
     soon = Control("after a hundredth of T0.5", outputs(study, 1, theory.gate_time(b) / 100).min())
+    known = np.full(4, gamma + 2 * a + b)
     return every(
-        size=equal(
-            predicted=np.full(4, gamma + 2 * a + b), measured=measured, rtol=1e-8, control=on
-        ),
+        size=equal(predicted=known, measured=measured, rtol=1e-8, control=on),
         sign=sign(predicted=1, measured=measured.min(), margin=b, control=soon),
     )
 

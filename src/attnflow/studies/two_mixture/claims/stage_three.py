@@ -6,26 +6,13 @@ with the coefficients that the proofs of F.1 and F.2 write out: constant but for
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 
-from attnflow.claims import (
-    Control,
-    Measurement,
-    Regime,
-    at_least,
-    at_most,
-    condition,
-    corrected,
-    equal,
-    every,
-    fact,
-    identity,
-    order,
-    sign,
-    slope,
-)
+from attnflow import claims
+from attnflow.claims import Control, Measurement, at_least, at_most, equal, every, identity, sign
 from attnflow.flows.driver import integrate
 from attnflow.flows.probes import Mark
 from attnflow.flows.solution import Solution
@@ -51,27 +38,27 @@ HIGH = 9.0
 ALL = common.TWO.population
 
 
-@condition
-def stop_of_order_one(config: Config) -> Regime:
+@claims.condition
+def stop_of_order_one(config: Config) -> claims.Regime:
     words = f"stage 2 ends at a score of {config.score_stop:.3g} (0.2 to 3)"
-    return Regime(0.2 <= config.score_stop <= 3, words)
+    return claims.Regime(0.2 <= config.score_stop <= 3, words)
 
 
-@condition
-def sharp(config: Config) -> Regime:
+@claims.condition
+def sharp(config: Config) -> claims.Regime:
     words = "omega <= 0.3: beyond it a gate slides in stage 3, and neither opens nor stays shut"
-    return Regime(config.omega <= 0.3, words)
+    return claims.Regime(config.omega <= 0.3, words)
 
 
 converging = common.past_gates & common.condition_one & stop_of_order_one
+claim = functools.partial(paper.claim, regime=converging)
+step = functools.partial(claim, part="proof-step")
 
 
 def three(study, elsewhere: bool = False) -> ThreeStages:
     """Algorithm 1 at K = 2, L = 3 with the config's numbers, or with another end of stage 2."""
     c = study.config
-    stop = float(c.score_stop)
-    if elsewhere:
-        stop = 0.5 if stop > 1 else 2.0
+    stop = (0.5 if c.score_stop > 1 else 2.0) if elsewhere else float(c.score_stop)
     return three_stages(common.TWO, float(c.omega), float(c.bias), float(c.t1), stop, LOSSES)
 
 
@@ -110,7 +97,7 @@ def trained(study, uneven: float = 0.0) -> Trained:
     return [second.time, third.time], w, second.final["S"]
 
 
-@paper.claim("Thm 4.1 (symmetry at T3)", regime=converging)
+@claim("Thm 4.1 (symmetry at T3)")
 def symmetric_at_the_end(study) -> Measurement:
     r"""At $T_3$ $w_+^\top v_1 = w_+^\top v_2 = -w_-^\top v_k$ and $w_+^\top c_1 = w_+^\top c_2 =
     w_-^\top c_k$: the full model, into which no symmetry was put, has them."""
@@ -123,7 +110,7 @@ def symmetric_at_the_end(study) -> Measurement:
     return at_most(bound=1e-6, measured=spread(trained(study)), control=uneven)
 
 
-@paper.claim("ours: ten numbers are the full model through all stages", regime=converging)
+@claim("ours: ten numbers are the full model through all stages")
 def reduced_is_full(study) -> Measurement:
     r"""The lengths of stages 2 and 3 and the neurons at $T_1$ and at a loss of .01 are those of the
     full model."""
@@ -135,42 +122,28 @@ def reduced_is_full(study) -> Measurement:
         return [ends - begins, fall, *found.at_t1["w"], *found.solution.at(ends + fall)["w"]]
 
     there = Control("stage 2 to another score", numbers(three(study, elsewhere=True)))
-    full = [*lengths, *w[:, 0, [C1, V1]].ravel()]
-    return equal(
-        predicted=numbers(three(study)), measured=full, rtol=1e-6, each=True, control=there
-    )
+    few, full = numbers(three(study)), [*lengths, *w[:, 0, [C1, V1]].ravel()]
+    return equal(predicted=few, measured=full, rtol=1e-6, each=True, control=there)
 
 
-# --- Lemmas F.1 and F.2.
-
-
-@paper.claim("App F (witness)", regime=converging)
+@claim("App F (witness)")
 def witness(study) -> Measurement:
     r"""After stage 2 the neurons $w_\pm = c_1 + c_2 \pm (v_1 + v_2)$ have $y f$ bounded away from 0
     on all samples."""
 
-    def least(S: np.ndarray) -> float:
-        return float(
-            (ALL.label * forward(common.neurons_of(1, 1), S, ALL, study.config.bias)[2]).min()
-        )
-
-    most, before = 0.5 * min(1.0, study.config.score_stop), least(np.zeros((2, 4, 4)))
-    control = Control("before stage 2", before)
-    return at_least(bound=most, measured=least(trained(study)[2]), control=control)
+    w, c = common.neurons_of(1, 1), study.config
+    least = lambda S: float((ALL.label * forward(w, S, ALL, c.bias)[2]).min())  # noqa: E731
+    before = Control("before stage 2", least(np.zeros((2, 4, 4))))
+    bound = 0.5 * min(1.0, c.score_stop)
+    return at_least(bound=bound, measured=least(trained(study)[2]), control=before)
 
 
+KINDS = ("++", "--", "+-", "-+")
 DISPLAYS = {
-    "v1": [
-        (1, "c1 +v1 +v2", "v1"), (1, "c1 -v1 -v2", "-v1"),
-        (1, "c2 +v2 +v1", "v1"), (1, "c2 -v2 -v1", "-v1"),
-        (1, "c1 +v1 -v2", "v1"), (1, "c1 -v1 +v2", "-v1"),
-        (-1, "c2 +v2 -v1", "-v1"), (-1, "c2 -v2 +v1", "v1"),
-    ],
-    "c1": [
-        (1, "c1 +v1 +v2", "c1"), (-1, "c1 -v1 -v2", "c1"),
-        (1, "c1 +v1 -v2", "c1"), (-1, "c1 -v1 +v2", "c1"),
-    ],
-}  # fmt: skip
+    "v1": [(1, f"c1 {s}v1 {t}v2", f"{s}v1") for s, t in KINDS]
+    + [(1 if s == t else -1, f"c2 {s}v2 {t}v1", f"{t}v1") for s, t in KINDS],
+    "c1": [(1 if s == "+" else -1, f"c1 {s}v1 {t}v2", "c1") for s, t in KINDS],
+}
 """The brackets of F.1 and F.2: sign, sample, the key whose attention from all queries counts."""
 
 EASY, HARD, SHUT = map(SAMPLES.index, ("c1 +v1 +v2", "c1 +v1 -v2", "c1 -v1 -v2"))
@@ -181,26 +154,24 @@ def display(p: np.ndarray, key: str, g_plus: float, g_minus: float, gate: float)
     """`dw_+.v_1/dt` or `dw_+.c_1/dt`, written out as in the proofs of Lemmas F.1 and F.2."""
     total = 0.0
     for factor, sample, token in DISPLAYS[key]:
-        n, at = SAMPLES.index(sample), sample.replace("+", "").split().index(token)
+        n, at = SAMPLES.index(sample), sample.split().index(token)
         g = g_plus if ALL.agreement[n] > 0 else g_minus
         shut = ALL.agreement[n] > 0 and ALL.label[n] < 0
         total += factor / 8 * g * (gate if shut else 1) * p[n, at].sum()
     return total
 
 
-@paper.claim("Lemma F.1 (expansion)", part="proof-step", regime=converging)
+TORN = "the display repeats its first line; put together from its left side as in F.1"
+
+
+@step("Lemma F.1 (expansion)")
 def expansion_along_v(study) -> Measurement:
     r"""In stage 3 $\frac{d}{dt} w_+^\top v_1$ is $\frac18 g_+$ and $\frac18 g_-$ times the
     attention that $\pm v_1$ has in the samples, with the gates of $X_{k,-,-}$."""
     return expansion(study, "v1", V1)
 
 
-@paper.claim(
-    "Lemma F.2 (expansion)",
-    part="proof-step",
-    regime=converging,
-    torn="the display repeats its first line; put together from its left side as in F.1",
-)
+@step("Lemma F.2 (expansion)", torn=TORN)
 def expansion_along_c(study) -> Measurement:
     r"""In stage 3 $\frac{d}{dt} w_+^\top c_1$ is $\frac18 g_+$ and $\frac18 g_-$ times the
     attention that $c_1$ has in the samples of one label less that of the other, with the gate of
@@ -258,25 +229,20 @@ def rate_along_c(study) -> Measurement:
     )
 
 
-# --- Theorem F.3.
-
-
-@paper.claim("Thm F.3", regime=converging)
-def one_over_epsilon(study) -> Measurement:
-    r"""$T_3 - T_2 = O(1/\epsilon)$: the time of stage 3 to a loss $\epsilon$."""
-    times = three(study).times
-    y, other = ([times[e] for e in losses] for losses in (LOSSES[2:], EPSILONS))
-    control = Control("to sqrt epsilon", measured=other)
-    return order("Theta", x=LOSSES[2:], y=y, power=-1, tol=0.03, control=control)
-
-
-@paper.claim("Thm 4.1 (T3 - T2)", regime=converging)
-def third_stage_length(study) -> Measurement:
-    r"""$T_3 - T_2 = O(1/\epsilon)$."""
-    times = three(study).times
-    y, other = ([times[e] for e in losses] for losses in (EPSILONS, LOSSES[2:]))
-    control = Control("to epsilon^2", measured=other)
-    return order("O", x=EPSILONS, y=y, power=-1, tol=0.3, control=control)
+@paper.family(
+    {
+        "Thm F.3": (
+            r"$T_3 - T_2 = O(1/\epsilon)$: the time of stage 3 to a loss $\epsilon$.",
+            *("Theta", LOSSES[2:], EPSILONS, 0.03),
+        ),
+        "Thm 4.1 (T3 - T2)": (r"$T_3 - T_2 = O(1/\epsilon)$.", "O", EPSILONS, LOSSES[2:], 0.3),
+    },
+    regime=converging,
+)
+def one_over_epsilon(study, kind, losses: tuple, others: tuple, tol: float) -> Measurement:
+    y, there = ([three(study).times[e] for e in each] for each in (losses, others))
+    other = Control("to sqrt epsilon, or to epsilon^2", measured=there)
+    return claims.order(kind, x=losses, y=y, power=-1, tol=tol, control=other)
 
 
 def output_rate(sample: str, minus: list[int], slip: bool = False):
@@ -310,12 +276,10 @@ def chain_rule(sample: str, minus: list[int], control: Control | None = None) ->
     return identity(over=points, predicted=shown, measured=measured, rtol=1e-11, control=control)
 
 
-@paper.claim(
-    "Thm F.3 (consistent output)",
-    part="proof-step",
-    regime=converging,
-    reading=r"in the line of $w_-^\top v_1$ the key of the query $v_1$ is read $v_1$, not $v_2$",
-)
+KEY = r"in the line of $w_-^\top v_1$ the key of the query $v_1$ is read $v_1$, not $v_2$"
+
+
+@step("Thm F.3 (consistent output)", reading=KEY)
 def consistent_output(study) -> Measurement:
     r"""In stage 3 $\frac{d}{dt} f(X_{1,+,+})$ is the sum of $\frac{d}{dt} w_\pm^\top x$ times the
     attention that $x = v_1, v_2, c_1$ has in the two heads, the minus head's with a minus sign and
@@ -325,13 +289,13 @@ def consistent_output(study) -> Measurement:
     return chain_rule(name, minus, extracted)
 
 
-@paper.claim("Thm F.3 (conflicting output)", part="proof-step", regime=converging)
+@step("Thm F.3 (conflicting output)")
 def conflicting_output(study) -> Measurement:
     r"""In stage 3 $\frac{d}{dt} f(X_{1,+,-})$ has $-\frac{d}{dt} w_-^\top v_1$ and $+\frac{d}{dt}
     w_-^\top v_2$ times the attention of $v_1$ and $-v_2$ in the minus head. (In a symmetric state
     the two nearly cancel, so that the conclusion stands.)"""
     name = "c1 +v1 -v2"
-    return corrected(
+    return claims.corrected(
         printed=chain_rule(name, [-1, 1, -1]),
         right=chain_rule(name, [-1, -1, 1]),
         text=r"$+\frac{d}{dt} w_-^\top v_1 (\ldots) - \frac{d}{dt} w_-^\top v_2 (\ldots)$",
@@ -340,7 +304,7 @@ def conflicting_output(study) -> Measurement:
     )
 
 
-@paper.claim("Thm F.3", part="proof-step", regime=converging)
+@step("Thm F.3")
 def loss_falls_at_its_square(study) -> Measurement:
     r"""In stage 3 $\frac{d}{dt} E[\ell] = -\Omega(g_+^2 + g_-^2)$, with a constant that the whole
     stage has."""
@@ -372,48 +336,39 @@ def nearest(S: np.ndarray) -> tuple[float, np.ndarray]:
     return float(np.sqrt(square)), point / square
 
 
-@paper.claim("ours: stage 3 lasts 1/(epsilon margin^2)", part="constant", regime=converging & sharp)
+@claim("ours: stage 3 lasts 1/(epsilon margin^2)", part="constant", regime=converging & sharp)
 def margin_sets_the_time(study) -> Measurement:
     r"""$\epsilon (T_3 - T_2) \to 1/\gamma^2$ with $\gamma$ the largest margin of the attention
     features at $T_2$, all gates on: the constant of Theorem F.3."""
     runs = [three(study), three(study, elsewhere=True)]
-    free, shut = (
-        [margin.margin(r.flow, r.at_t2, gates) for r in runs] for gates in ("all_on", "actual")
-    )
+    free, shut = ([margin.margin(r.flow, r.at_t2, g) for r in runs] for g in ("all_on", "actual"))
     sizes, actual = ([m.value for m in each] for each in (free, shut))
     known, other = ([theory.convergence_time(m, 1.0) for m in each] for each in (sizes, actual))
     a, b = LOSSES[-2:]
     per = [(r.times[b] - r.times[a]) / (1 / b - 1 / a) for r in runs]
-    closed = [nearest(arrays(r)[1])[0] for r in runs]
+    closed, dual = [nearest(arrays(r)[1])[0] for r in runs], [m.upper for m in free]
     gates = Control("with the gates that there are", measured=actual)
     slow = Control("with the gates that there are", other)
     return every(
         margin=equal(predicted=closed, measured=sizes, rtol=1e-9, each=True, control=gates),
-        dual=equal(
-            predicted=closed, measured=[m.upper for m in free], rtol=1e-9, each=True, control=gates
-        ),
+        dual=equal(predicted=closed, measured=dual, rtol=1e-9, each=True, control=gates),
         time=equal(predicted=known, measured=per, rtol=0.005, each=True, control=slow),
     )
 
 
-# --- Theorem 4.1 at T3.
-
-
-@paper.claim("Thm 4.1 (loss at T3)", regime=converging)
+@claim("Thm 4.1 (loss at T3)")
 def loss_reaches_epsilon(study) -> Measurement:
     r"""There is a $T_3$ with $E[\ell] \le \epsilon$ after Algorithm 1, for five $\epsilon$."""
     run, S = three(study), arrays(three(study))[1]
 
-    def reached(w, S: np.ndarray) -> float:
-        return float(loss(common.neurons_of(*w), S, ALL, study.config.bias))
-
+    reached = lambda w, S: loss(common.neurons_of(*w), S, ALL, study.config.bias)  # noqa: E731
     stuck = [reached(without_attention(study).final["w"], 0 * S)] * len(LOSSES)
     control = Control("without stage 2, for long", measured=stuck)
     found = [reached(w, S) for w in ends(run)]
     return equal(predicted=LOSSES, measured=found, rtol=1e-5, each=True, control=control)
 
 
-@paper.claim("Thm 4.1 (alignment with v at T3)", regime=converging & sharp)
+@claim("Thm 4.1 (alignment with v at T3)", regime=converging & sharp)
 def aligned_with_v(study) -> Measurement:
     r"""At $T_3$ $w_+^\top v_k$ and $w_-^\top(-v_k)$ are positive and $\tilde\Theta(1)$: they grow
     with $\log 1/\epsilon$ as the direction of the largest margin says."""
@@ -423,7 +378,7 @@ def aligned_with_v(study) -> Measurement:
     return every(sign=positive, size=grows(study, V1, C1))
 
 
-@paper.claim("Thm 4.1 (alignment with c at T3)", regime=converging & sharp)
+@claim("Thm 4.1 (alignment with c at T3)", regime=converging & sharp)
 def aligned_with_c(study) -> Measurement:
     r"""At $T_3$ $w_\pm^\top c_k$ are positive and $\tilde\Theta(1)$: they grow with $\log
     1/\epsilon$ as the direction of the largest margin says."""
@@ -438,10 +393,10 @@ def grows(study, at: int, other: int) -> Measurement:
     found, x = three(study), [-np.log(e) for e in LOSSES[2:]]
     direction, y = nearest(arrays(found)[1])[1][0], ends(found)[2:, at // V1]
     control = Control("along the other signal", direction[other])
-    return slope(x=x, y=y, predicted=direction[at], within=0.03, control=control)
+    return claims.slope(x=x, y=y, predicted=direction[at], within=0.03, control=control)
 
 
-@paper.claim("ours: gates shut in stage 1 open again in stage 3", regime=converging & sharp)
+@claim("ours: gates shut in stage 1 open again in stage 3", regime=converging & sharp)
 def gates_open_again(study) -> Measurement:
     r"""The gates that Cor. D.6 finds shut from $T_{0.5}$ to $T_1$ open in stage 3, and at the end
     all are on: the corollary does not extend. Without stage 2 they would stay shut."""
@@ -455,14 +410,13 @@ def gates_open_again(study) -> Measurement:
     skipped = open_(common.neurons_of(*without_attention(study).final["w"]), 0 * S)
     found = open_(w[-1], S) and len(again) == 1
     note = f"they open at t - T2 = {again[0]:.4g}" if again else "none opens"
-    return fact(measured=found, control=Control("without stage 2", skipped), note=note)
+    return claims.fact(measured=found, control=Control("without stage 2", skipped), note=note)
 
 
 def ends(found: ThreeStages) -> np.ndarray:
     """(gamma, a) where stage 3 reaches each loss."""
-    return found.solution.states([found.solution.phases[1].ends + t for t in found.times.values()])[
-        "w"
-    ]
+    t2 = found.solution.phases[1].ends
+    return found.solution.states([t2 + t for t in found.times.values()])["w"]
 
 
 @paper.once
@@ -470,7 +424,5 @@ def without_attention(study) -> Solution:
     """Stage 3 right after stage 1: the neurons alone, for long."""
     c, start = study.config, three(study).at_t1
     flow = symmetric_flow(common.TWO.orbits, c.omega, c.bias, ("attention",))
-    stops = loss_marks(flow.loss_of, (0.3,))
-    return integrate(
-        flow, start, 2e4, stops=stops, rtol=1e-8, solver=common.EXPLICIT, progress=False
-    )
+    how: Any = {"stops": loss_marks(flow.loss_of, (0.3,)), "solver": common.EXPLICIT}
+    return integrate(flow, start, 2e4, rtol=1e-8, progress=False, **how)

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 from scipy.interpolate import CubicSpline
 from scipy.linalg import expm
 
-from attnflow.claims import (
-    Control,
-    Measurement,
-    at_least,
-    at_most,
-    corrected,
-    equal,
-    every,
-    identity,
-    order,
-    slope,
-)
+from attnflow import claims
+from attnflow.claims import Control, Measurement, at_least, at_most, equal, every, identity
 from attnflow.studies.two_mixture import theory
 from attnflow.studies.two_mixture.claims import common
 from attnflow.studies.two_mixture.claims.common import C1, V1, V2, StageTwo, staged
@@ -38,8 +30,8 @@ def everyone(study) -> tuple[StageTwo, ...]:
 
 def in_omega(study, kind, power: float, y, control: Control, tol: float = 0.1) -> Measurement:
     """An order in omega of something measured on stage 2."""
-    rs = common.second_stages(study)
-    return order(kind, over=rs, x=lambda r: r.omega, y=y, power=power, tol=tol, control=control)
+    rs, how = common.second_stages(study), {"power": power, "tol": tol, "control": control}
+    return claims.order(kind, over=rs, x=lambda r: r.omega, y=y, **how)
 
 
 @paper.once
@@ -47,37 +39,29 @@ def at_t1(study) -> tuple[float, float, np.ndarray]:
     """gamma, omega^2 and M = -dL/dS of the plus head at T1, where S = 0 and A = B = omega^2."""
     c = study.config
     gamma, a = (float(x) for x in theory.neurons(c.t1, c.bias))
-    M = common.score_force(
-        common.neurons_of(gamma, a), np.zeros((2, 4, 4)), common.CONFLICTING, c.bias
-    )
-    return gamma, c.omega**2, M
+    w, uniform = common.neurons_of(gamma, a), np.zeros((2, 4, 4))
+    return gamma, c.omega**2, common.score_force(w, uniform, common.CONFLICTING, c.bias)
 
 
-# --- Rates at T1: Section 5.2 and the start of the proof of Lemma E.1.
+step = functools.partial(paper.claim, part="proof-step", regime=staged)
+constant = functools.partial(paper.claim, part="constant", regime=staged)
 
 
-@paper.claim("Section 5.2 (rate at T1)", part="proof-step", regime=staged)
+@step("Section 5.2 (rate at T1)")
 def displayed_rate(study) -> Measurement:
     r"""At $T_1$ $\frac{d}{dt} c_1^\top S v_1 = \frac{1}{6} g\,(v_1^\top B v_1 + c_1^\top A c_1)
     \frac{2}{3} w_+^\top c_1$ with $g = 1/2$: an eighth of the display."""
     gamma, w2, M = at_t1(study)
-    return too_large(
-        8,
-        1 / 3 * 0.5 * 4 * (w2 + w2) * 2 / 3 * gamma,
-        2 * w2 * M[C1, V1],
-        r"$\frac{1}{3} g 4 (v_1^\top B v_1 + c_1^\top A c_1)\frac{2}{3} w_+^\top c_1$",
+    printed, found = 1 / 3 * 0.5 * 4 * (w2 + w2) * 2 / 3 * gamma, 2 * w2 * M[C1, V1]
+    text = r"$\frac{1}{3} g 4 (v_1^\top B v_1 + c_1^\top A c_1)\frac{2}{3} w_+^\top c_1$"
+    correct = (
         r"an eighth of it: the weight $1/4$ of a sample is missing, and $v_1^\top B v_2 ="
-        r" c_1^\top A c_2 = 0$ at $T_1$, so that the brackets of E.5.1 are not yet doubled",
-        DOUBLED,
+        r" c_1^\top A c_2 = 0$ at $T_1$, so that the brackets of E.5.1 are not yet doubled"
     )
+    return too_large(8, printed, found, text, correct=correct, erratum=DOUBLED)
 
 
-@paper.claim(
-    "Lemma E.1 (rates at T1)",
-    part="proof-step",
-    regime=staged,
-    reading="without the stray factor m of the first line",
-)
+@step("Lemma E.1 (rates at T1)", reading="without the stray factor m of the first line")
 def rates_at_start(study) -> Measurement:
     r"""At $T_1$ $\frac{d}{dt} c_k^\top S v_k = -\frac{d}{dt} c_k^\top S v_{k'} =
     \frac{1}{3} g\omega^2\frac{2}{3} w_+^\top c_1$ with $g = 1/2$."""
@@ -87,12 +71,10 @@ def rates_at_start(study) -> Measurement:
     return too_large(4, 4 / 3 * 0.5 * w2 * 2 / 3 * gamma, found, text)
 
 
-@paper.claim(
-    "Lemma E.1 (next rate at T1)",
-    part="proof-step",
-    regime=staged,
-    reading=r"the rate of $|v_1^\top S c_1|$, which is what is compared; the score itself falls",
-)
+SIZES = r"the rate of $|v_1^\top S c_1|$, which is what is compared; the score itself falls"
+
+
+@step("Lemma E.1 (next rate at T1)", reading=SIZES)
 def next_rate_at_start(study) -> Measurement:
     r"""At $T_1$ the fastest of the other scores has $\frac{d}{dt}|v_1^\top S c_1| =
     \frac{1}{3} g\omega^2\frac{1}{3} w_+^\top c_1$."""
@@ -101,20 +83,17 @@ def next_rate_at_start(study) -> Measurement:
     return too_large(4, 4 / 3 * 0.5 * w2 * 1 / 3 * gamma, -2 * w2 * M[V1, C1], text)
 
 
-def too_large(
-    factor: int, printed: float, found, text: str, correct="a quarter of it", erratum=QUARTER
-) -> Measurement:
-    return corrected(
+def too_large(factor: int, printed: float, found, text: str, **how) -> Measurement:
+    return claims.corrected(
         printed=equal(predicted=printed, measured=found, rtol=1e-12),
         right=equal(predicted=printed / factor, measured=found, rtol=1e-12),
         text=text,
-        correct=correct,
-        erratum=erratum,
         snippet="rates_at_t1",
+        **{"correct": "a quarter of it", "erratum": QUARTER} | how,
     )
 
 
-@paper.claim("Lemma E.1 (order at T1)", part="proof-step", regime=staged)
+@step("Lemma E.1 (order at T1)")
 def order_at_start(study) -> Measurement:
     r"""At $T_1$ the fastest of the other scores are $v_k^\top S c_{k'}$, at half the rate of the
     leading ones; all self-scores stand still."""
@@ -127,9 +106,6 @@ def order_at_start(study) -> Measurement:
         half=equal(predicted=0.5, measured=found, rtol=1e-12, control=other),
         still=at_most(bound=1e-15, measured=selves[0], control=Control("at T2", selves[-1])),
     )
-
-
-# --- Dominance: Lemma E.1.
 
 
 def others(S: np.ndarray, key: int = C1, query: int = V1) -> np.ndarray:
@@ -153,19 +129,17 @@ def self_ratio(G: np.ndarray, own: int, other: int) -> np.ndarray:
 
 def dominance(study, c: float, ratio, near, far) -> Measurement:
     """c at T1 from the loss, and the smallest c that serves a whole run; `ratio(r, exchanged)`."""
-    most, least = (
-        [float(ratio(r, swap)[AFTER].max()) for r in everyone(study)] for swap in (False, True)
-    )
+    rs, swaps = everyone(study), (False, True)
+    most, least = ([float(ratio(r, swap)[AFTER].max()) for r in rs] for swap in swaps)
     there = Control("keys and queries exchanged", measured=far)
+    swapped = Control("c and v exchanged", least)
     return every(
         at_T1=equal(predicted=c, measured=near, rtol=1e-11, control=there),
-        on_T1_T2=at_most(
-            bound=1.02 * c, measured=most, control=Control("c and v exchanged", least)
-        ),
+        on_T1_T2=at_most(bound=1.02 * c, measured=most, control=swapped),
     )
 
 
-@paper.claim("Lemma E.1 (eq 11)", part="constant", regime=staged)
+@constant("Lemma E.1 (eq 11)")
 def leading_scores(study) -> Measurement:
     r"""Some $c < 1$ times $c_k^\top S v_k$ and $-c_k^\top S v_{k'}$ exceeds every other score: $c$
     is $1/2$ at $T_1$, and hardly more on $[T_1, T_2]$."""
@@ -178,20 +152,20 @@ def leading_scores(study) -> Measurement:
     return dominance(study, 1 / 2, ratio, score_ratio(M), score_ratio(-M, V1, C1))
 
 
-@paper.claim("Lemma E.1 (eq 12)", part="constant", regime=staged)
-def leading_query_scores(study) -> Measurement:
-    r"""Some $c < 1$ times $v_k^\top B v_k$ and $-v_k^\top B v_{k'}$ exceeds the other query
-    self-scores: $c$ is $1/4$ at $T_1$."""
-    return self_dominance(study, "B", V1, C1)
+SELF = "times ${0}_k^\\top {1} {0}_k$ and $-{0}_k^\\top {1} {0}_{{k'}}$ exceeds the other {2}"
 
 
-@paper.claim("Lemma E.1 (eq 13)", part="constant", regime=staged)
-def leading_key_scores(study) -> Measurement:
-    r"""Some $c < 1$ times $c_k^\top A c_k$ and $-c_k^\top A c_{k'}$ exceeds the other key
-    self-scores: $c$ is $1/4$ at $T_1$."""
-    return self_dominance(study, "A", C1, V1)
-
-
+@paper.family(
+    {
+        f"Lemma E.1 (eq {n})": (f"Some $c < 1$ {SELF.format(*words)}: $c$ is $1/4$ at $T_1$.", *at)
+        for n, words, at in (
+            (12, ("v", "B", "query self-scores"), ("B", V1, C1)),
+            (13, ("c", "A", "key self-scores"), ("A", C1, V1)),
+        )
+    },
+    part="constant",
+    regime=staged,
+)
 def self_dominance(study, name: str, own: int, other: int) -> Measurement:
     M = at_t1(study)[2]
     moved = [M @ M.T, M.T @ M][:: 1 if name == "A" else -1]  # the second derivative at T1
@@ -230,9 +204,6 @@ def leading_norms(study) -> Measurement:
     return at_least(bound=0.0, measured=least("B", "A"), slack=1e-15, control=other)
 
 
-# --- The three-variable bound: Lemmas E.2 and 5.5, the time of Lemma E.3.
-
-
 def _largest_b(r: StageTwo, key: int = C1, query: int = V1) -> np.ndarray:
     """The largest b over time with x' >= b LINEAR x, x = (key S query, key A key, query B
     query)."""
@@ -247,10 +218,8 @@ def growth_bound(study) -> Measurement:
     r"""There is $b > 0$ with $\dot x \ge b\,[[0,1,1],[1,0,0],[1,0,0]]\,x$ for $x = (c_1^\top S v_1,
     c_1^\top A c_1, v_1^\top B v_1)$: at $T_1$ the largest is $b = w_+^\top c_1/18$."""
     gamma, _, M = at_t1(study)
-    here, there = (
-        [float((_largest_b(r, *pair) / r.M[0, C1, V1]).min()) for r in everyone(study)]
-        for pair in ((C1, V1), (V1, C1))
-    )
+    most = lambda r, *at: float((_largest_b(r, *at) / r.M[0, C1, V1]).min())  # noqa: E731
+    here, there = ([most(r, *at) for r in everyone(study)] for at in ((C1, V1), (V1, C1)))
     start = Control("for key v and query c", measured=M[V1, C1])
     later = Control("for key v and query c", there)
     return every(
@@ -259,11 +228,10 @@ def growth_bound(study) -> Measurement:
     )
 
 
-score_growth = paper.claim("Lemma E.2", part="constant", regime=staged)(growth_bound)
-score_growth_informal = paper.claim("Lemma 5.5", part="constant", regime=staged)(growth_bound)
+score_growth, informal = (constant(x)(growth_bound) for x in ("Lemma E.2", "Lemma 5.5"))
 
 
-@paper.claim("ours: the bound of Lemma E.2 is loose by 2 sqrt 2", part="constant", regime=staged)
+@constant("ours: the bound of Lemma E.2 is loose by 2 sqrt 2")
 def loose_bound(study) -> Measurement:
     r"""The bound guarantees the rate $\sqrt 2\, b \le \sqrt 2\,\gamma/18$; the scores grow at
     $2\gamma/9$."""
@@ -279,23 +247,21 @@ def loose_bound(study) -> Measurement:
     return equal(predicted=2 * np.sqrt(2), measured=found, rtol=1e-3, control=other)
 
 
-@paper.claim("Lemma E.3", regime=staged)
-def length_of_stage_two(study) -> Measurement:
-    r"""$T_2 - T_1 = O(\log 1/\omega^2)$: the slope against $\log 1/\omega^2$ is $9/(2\gamma)$."""
-    return _length(study, 2.0)
-
-
-@paper.claim("Thm 4.1 (T2 - T1)", regime=staged)
-def second_stage_logarithmic(study) -> Measurement:
-    r"""$T_2 - T_1 = O(\log 1/\omega)$: the slope against $\log 1/\omega$ is $9/\gamma$."""
-    return _length(study, 1.0)
-
-
-def _length(study, power: float) -> Measurement:
+@paper.family(
+    {
+        f"{id}": (f"$T_2 - T_1 = O(\\log 1/{x})$: the slope against $\\log 1/{x}$ is ${y}$.", n)
+        for id, x, y, n in (
+            ("Lemma E.3", r"\omega^2", r"9/(2\gamma)", 2.0),
+            ("Thm 4.1 (T2 - T1)", r"\omega", r"9/\gamma", 1.0),
+        )
+    },
+    regime=staged,
+)
+def length(study, power: float) -> Measurement:
     rs = common.second_stages(study)[1:]  # the slope is that of small omega
     guaranteed = theory.comparison(rs[0].times, 1.0, rs[0].gamma / 18)[1]
     slow = np.diff(rs[0].times)[-1] / np.diff(np.log(guaranteed))[-1]
-    return slope(
+    return claims.slope(
         x=[-power * np.log(r.omega) for r in rs],
         y=[r.length for r in rs],
         predicted=theory.attention_slope(rs[0].gamma) / power,
@@ -304,11 +270,7 @@ def _length(study, power: float) -> Measurement:
     )
 
 
-@paper.claim(
-    "ours: stage 2 takes 9 (K-1)/gamma log 1/omega",
-    part="constant",
-    regime=common.three_tokens_past_gates,
-)
+@constant("ours: stage 2 takes 9 (K-1)/gamma log 1/omega", regime=common.three_tokens_past_gates)
 def slope_for_groups(study) -> Measurement:
     r"""For $K$ groups ($L = 3$) $T_2 - T_1$ grows with $\log 1/\omega$ at the slope
     $9(K-1)/\gamma$, $T_1$ in units of $K/2$."""
@@ -317,9 +279,9 @@ def slope_for_groups(study) -> Measurement:
     K, stop = max(c.groups, 3), min(float(c.score_stop), common.MODERATE)
     scales = np.array([1e-2, 3e-3, 1e-3])
     lengths = [common.stage_two(gamma, a, float(c.bias), float(w), stop, K).time for w in scales]
-    known, other = (theory.attention_slope(gamma, each) for each in (K, K + 1))
-    control = Control("one group more", other)
-    return slope(x=-np.log(scales), y=lengths, predicted=known, within=2e-3, control=control)
+    known, more = (theory.attention_slope(gamma, each) for each in (K, K + 1))
+    x, other = -np.log(scales), Control("one group more", more)
+    return claims.slope(x=x, y=lengths, predicted=known, within=2e-3, control=other)
 
 
 @paper.claim("Lemma E.3 (scores)", regime=staged)
@@ -329,12 +291,10 @@ def scores_of_order_one(study) -> Measurement:
     return in_omega(study, "Theta", 0, lambda r: -r.S[-1, C1, V2], half, tol=0.01)
 
 
-@paper.claim(
-    "Lemma E.3 (comparison system)",
-    part="proof-step",
-    regime=common.past_gates,
-    reading=r"printed is $\dot x = (b/\sqrt m) A x$; its solution and Lemma E.2 have $b$",
-)
+RATE = r"printed is $\dot x = (b/\sqrt m) A x$; its solution and Lemma E.2 have $b$"
+
+
+@step("Lemma E.3 (comparison system)", regime=common.past_gates, reading=RATE)
 def comparison_system(study) -> Measurement:
     r"""$x(t) = \frac{\omega^2}{2}(e^{st}(\sqrt 2, 1, 1) + e^{-st}(-\sqrt 2, 1, 1))$, $s = \sqrt 2\,
     b$, solves $\dot x = b A x$ from $(0, \omega^2, \omega^2)$."""
@@ -351,7 +311,7 @@ def comparison_system(study) -> Measurement:
     )
 
 
-@paper.claim("Lemma E.3 (eigenvectors)", part="proof-step", regime=common.past_gates)
+@step("Lemma E.3 (eigenvectors)", regime=common.past_gates)
 def comparison_spectrum(study) -> Measurement:
     r"""$[[0,1,1],[1,0,0],[1,0,0]]$ has the eigenvalues $0, \pm\sqrt 2$ with the vectors $(0,-1,1)$
     and $(\lambda, 1, 1)$."""
@@ -365,7 +325,7 @@ def comparison_spectrum(study) -> Measurement:
     )
 
 
-@paper.claim("Lemma E.3 (comparison)", part="proof-step", regime=staged)
+@step("Lemma E.3 (comparison)")
 def comparison_holds(study) -> Measurement:
     r"""The comparison system stays below $(c_1^\top S v_1, c_1^\top A c_1, v_1^\top B v_1)$ with
     the $b$ of Lemma E.2."""

@@ -24,9 +24,6 @@ SWAP = [1, 0, 3, 2]
 """Groups exchanged."""
 
 
-# --- Lemma C.1.
-
-
 @paper.once
 def start_grams(omega: float, dim: int) -> np.ndarray:
     """G[seed, head] of [WK, WQ] at Algorithm 1's start, K = 2, over omega^2."""
@@ -122,92 +119,60 @@ def kept(study, broken: str, gap: Callable[[Trained], np.ndarray]) -> Measuremen
     return at_most(bound=1e-13, measured=off(""), control=bent)
 
 
-# --- Symmetry between groups: Lemma C.2, Cor. C.3.
-
-
+@paper.family(
+    {
+        "Lemma C.2 (eq 3)": (r"$w^\top\mu_1 = w^\top\mu_2$ for signals of one type, always.", "w"),
+        "Lemma C.2 (eq 4)": ("Exchanging the groups leaves the scores as they are.", "S"),
+        "Lemma C.2 (eq 5)": ("Exchanging the groups leaves the key self-scores as they are.", "A"),
+        "Lemma C.2 (eq 6)": ("Exchanging the groups leaves the query self-scores alike.", "B"),
+    },
+    regime=two_mixtures,
+)
 def by_group(study, name: str) -> Measurement:
     swap = np.s_[:, :, SWAP] if name == "w" else np.s_[:, :, np.c_[SWAP], SWAP]
     return kept(study, "group", lambda run: run[name] - run[name][swap])
 
 
-@paper.claim("Lemma C.2 (eq 3)", regime=two_mixtures)
-def groups_share_neurons(study) -> Measurement:
-    r"""$w^\top\mu_1 = w^\top\mu_2$ for signals of one type, at all times and in both heads."""
-    return by_group(study, "w")
-
-
-@paper.claim("Lemma C.2 (eq 4)", regime=two_mixtures)
-def groups_share_scores(study) -> Measurement:
-    """Exchanging the groups leaves the scores as they are."""
-    return by_group(study, "S")
-
-
-@paper.claim("Lemma C.2 (eq 5)", regime=two_mixtures)
-def groups_share_key_scores(study) -> Measurement:
-    """Exchanging the groups leaves the key self-scores as they are."""
-    return by_group(study, "A")
-
-
-@paper.claim("Lemma C.2 (eq 6)", regime=two_mixtures)
-def groups_share_query_scores(study) -> Measurement:
-    """Exchanging the groups leaves the query self-scores as they are."""
-    return by_group(study, "B")
-
-
-@paper.claim("Cor C.3 (p, H, f)", regime=two_mixtures)
-def groups_share_outputs(study) -> Measurement:
-    r"""$p$, $H$ of both heads and $f$ agree on $X_{1,s,s'}$ and $X_{2,s,s'}$."""
+@paper.family(
+    {f"Cor C.3 ({x})": (f"${x}$ agrees on $X_{{1,s,s'}}$ and $X_{{2,s,s'}}$.", x) for x in "pHf"},
+    regime=two_mixtures,
+)
+def groups_share(study, name: str) -> Measurement:
     other = np.r_[4:8, 0:4]  # X_{2,s,s'} beside X_{1,s,s'} in the order of the samples
-    swap = {"p": np.s_[:, :, other], "H": np.s_[:, :, other], "f": np.s_[:, other]}
-
-    def share(name: str) -> Measurement:
-        return kept(study, "group", lambda run: run.outputs[name] - run.outputs[name][swap[name]])
-
-    return every(p=share("p"), H=share("H"), f=share("f"))
+    swap = np.s_[:, other] if name == "f" else np.s_[:, :, other]
+    return kept(study, "group", lambda run: run.outputs[name] - run.outputs[name][swap])
 
 
-# --- Symmetry between heads: Lemma C.4, Cor. C.5.
+SIGN = "differ between the heads by the sign of each classification signal."
 
 
+@paper.family(
+    {
+        "Lemma C.4 (eq 7)": (r"$w_+^\top\mu = \pm w_-^\top\mu$, with the minus for $v_k$.", "w"),
+        "Lemma C.4 (eq 8)": (f"The scores {SIGN}", "S"),
+        "Lemma C.4 (eq 9)": (f"The key self-scores {SIGN}", "A"),
+        "Lemma C.4 (eq 10)": (f"The query self-scores {SIGN}", "B"),
+    },
+    regime=two_mixtures,
+)
 def by_head(study, name: str) -> Measurement:
     signs = np.array([1.0, 1.0, -1.0, -1.0]) if name == "w" else MIRROR
     return kept(study, "head", lambda run: run[name][:, 0] - signs * run[name][:, 1])
 
 
-@paper.claim("Lemma C.4 (eq 7)", regime=two_mixtures)
-def heads_mirror_neurons(study) -> Measurement:
-    r"""$w_+^\top\mu = \pm w_-^\top\mu$ with the minus sign for classification signals."""
-    return by_head(study, "w")
+MIRRORED = {
+    "Cor C.5 (p)": (r"$p^{(+)}(X_{k,s,s'}) = p^{(-)}(X_{k,-s,-s'})$.", "p"),
+    "Cor C.5 (H)": (r"$H_+(X_{k,s,s'}) = H_-(X_{k,-s,-s'})$.", "H"),
+    "Cor C.5 (f)": (r"$f(X_{k,s,s'}) = -f(X_{k,-s,-s'})$.", "f"),
+}
 
 
-@paper.claim("Lemma C.4 (eq 8)", regime=two_mixtures)
-def heads_mirror_scores(study) -> Measurement:
-    """The scores of the heads differ by the sign of each classification signal."""
-    return by_head(study, "S")
-
-
-@paper.claim("Lemma C.4 (eq 9)", regime=two_mixtures)
-def heads_mirror_key_scores(study) -> Measurement:
-    """The key self-scores of the heads differ by the sign of each classification signal."""
-    return by_head(study, "A")
-
-
-@paper.claim("Lemma C.4 (eq 10)", regime=two_mixtures)
-def heads_mirror_query_scores(study) -> Measurement:
-    """The query self-scores of the heads differ by the sign of each classification signal."""
-    return by_head(study, "B")
-
-
-@paper.claim("Cor C.5 (p, H, f)", regime=two_mixtures)
-def heads_mirror_outputs(study) -> Measurement:
-    r"""$p^{(+)}(X_{k,s,s'}) = p^{(-)}(X_{k,-s,-s'})$, likewise $H$, and $f$ changes its sign."""
+@paper.family(MIRRORED, regime=two_mixtures)
+def heads_mirror(study, name: str) -> Measurement:
     flip = [SAMPLES.index(s.translate(str.maketrans("+-", "-+"))) for s in SAMPLES]
 
-    def mirror(name: str) -> Measurement:
-        def gap(run: Trained) -> np.ndarray:
-            found = run.outputs[name]
-            return found + found[:, flip] if name == "f" else found[:, 0] - found[:, 1][:, flip]
+    def gap(run: Trained) -> np.ndarray:
+        found = run.outputs[name]
+        return found + found[:, flip] if name == "f" else found[:, 0] - found[:, 1][:, flip]
 
-        return kept(study, "head", gap)
-
-    return every(p=mirror("p"), H=mirror("H"), f=mirror("f"))
+    return kept(study, "head", gap)

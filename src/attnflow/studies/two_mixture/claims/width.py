@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from attnflow import claims
 from attnflow.claims import Control, Measurement, at_least, at_most, every, order, statistical
@@ -34,9 +33,6 @@ def bound(m: Any, delta: float = DELTA, count: float = 8.0) -> Any:
     return np.sqrt(tail) + tail
 
 
-# --- Appendix G.
-
-
 @paper.claim("Lemma G.1")
 def initial_concentration(study) -> Measurement:
     r"""With probability at least $1 - \delta$ all initial scores and self-scores of different
@@ -55,9 +51,7 @@ def initial_concentration(study) -> Measurement:
     return every(**{f"m{m}": below(m) for m in (20, 100, 400)})
 
 
-@paper.claim(
-    "Lemma G.1", part="proof-step", reading=r"$N(0, \omega^2 I)$ for $N(0, \omega^2 I/m)$, see C.1"
-)
+@paper.claim("Lemma G.1", part="proof-step", reading=r"read $N(0, \omega^2 I/m)$, see C.1")
 def variance_of_a_column(study) -> Measurement:
     r"""$W_K\mu, W_Q\nu \sim N(0, \omega^2 I/m)$ at initialisation."""
     m, omega = 50, 0.3
@@ -148,9 +142,7 @@ def amplification(study) -> Measurement:
     return at_most(bound=integrals, measured=grown, control=short)
 
 
-@paper.claim(
-    "ours: the deviation of a finite width does not grow with 1/omega", regime=small_and_past
-)
+@paper.claim("ours: the deviation of a width does not grow with 1/omega", regime=small_and_past)
 def uniform_in_omega(study) -> Measurement:
     r"""The factor $\mathrm{poly}(1/\omega)$ of Appendix G is not needed: the initial deviation
     $\omega^2/\sqrt m$ is amplified by $1/\omega^2$, so that at T2 it does not grow as $\omega$
@@ -171,8 +163,6 @@ def any_epsilon(study) -> Measurement:
     return at_least(bound=0.1, measured=deviations(c.bias, c.omega, c.t1)[2], control=before)
 
 
-# --- Appendix H.
-
 GRID = [x.ravel() for x in np.meshgrid(*[np.geomspace(1e-2, 1e2, 25)] * 3)]
 
 
@@ -180,6 +170,7 @@ GRID = [x.ravel() for x in np.meshgrid(*[np.geomspace(1e-2, 1e2, 25)] * 3)]
 def bernstein(study) -> Measurement:
     r"""Bernstein: $P[Z > t] \leq \exp(-(t^2/2)/(V + Mt/3))$ for sums of independent bounded centred
     variables, here of n signs, whose tails are known exactly."""
+    from scipy import stats  # late: the figure of this section does without it
 
     def excess(second: float) -> float:
         """The largest of log P - log bound, with `t^2 second` in the exponent."""
@@ -232,6 +223,7 @@ def final_form(study) -> Measurement:
 def gaussian_vectors(study) -> Measurement:
     r"""For $w_1, w_2 \sim N(0, I_m/m)$ both $|\,|w_1|^2 - 1|$ and $|w_1^\top w_2|$ exceed
     $\sqrt{(4/m)\log(2/\delta)} + (4/m)\log(2/\delta)$ with probability at most $\delta$."""
+    from scipy import stats
 
     def excess(shrunk: int = 1) -> np.ndarray:
         """The exact probabilities less delta, of the norm and of the product."""
