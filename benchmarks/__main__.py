@@ -27,6 +27,7 @@ NAMES = (
     "saddles",
     "checkpoints",
     "corpus",
+    "explore",
 )
 
 

@@ -7,9 +7,9 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import shlex
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -23,6 +23,8 @@ from attnflow._files import write_arrays_atomic, write_text_atomic
 from attnflow.beside import use_compilation_cache
 from attnflow.flows.options import Store
 from attnflow.runs import (
+    Cell,
+    CellResult,
     DiskSink,
     Ensemble,
     Run,
@@ -30,12 +32,14 @@ from attnflow.runs import (
     begin_ensemble,
     cells,
     finalise,
+    label_of,
     new_manifest,
     open_run,
     plain,
     stoppable,
-    sweep,
+    sweeping,
 )
+from attnflow.runs import refine as refined
 from attnflow.runs._folder import Exists
 from attnflow.runs._show import lines
 from attnflow.studies import build
@@ -144,41 +148,94 @@ def ensemble(
     config: Any = None,
     *,
     seeds: Any = None,
-    scan: str | None = None,
+    scan: str | Sequence[str] | None = None,
     out: str | os.PathLike[str],
     exists: Exists = "open",
     workers: int | None = None,
     executor: Any = None,
     progress: Any = None,
+    refine: str | None = None,
+    predict: bool = False,
+    claims: Sequence[str] | None = None,
+    report: bool = True,
+    again: Callable[[str], str] = lambda words: words,
     **keys: Any,
 ) -> Ensemble:
-    """The same run over seeds and over one parameter, on the local cores.
+    """The same run over seeds and over any number of parameters, on the local cores.
 
-    `seeds="0:16"`, `scan="init_scale=1e-6:1e-2:9:log"`. Each cell is a run of its own below
-    `out`; one cell's failure is its status. Spreads over seeds and fitted slopes over the scan
-    are part of the result.
+    `seeds="0:16"`, `scan=["init_scale=1e-6:1e-2:9:log", "lam=0.2:0.9:8"]`. Each cell is a run of
+    its own below `out`; one cell's failure is its status. Stage times, plateaus and every number
+    of the summaries are one dataset (`Ensemble.dataset`, `cells.zarr`), with spreads over seeds
+    and, for one scanned parameter, fitted slopes.
+
+    `refine` is a label of the summary (`stages`, `instability_margin>0`): only cells along the
+    boundary between two labels are run. `predict` takes the study's closed forms instead of a
+    solve. `claims` are texts: the claims whose label or section contains one are measured in
+    every cell ("" means all). `report=False` draws no page per cell. `executor` is any
+    `concurrent.futures.Executor`, that of a cluster included; its workers must see `out`.
     """
     name, checked = studies.configured(study, config, **keys)
     base = configs.as_dict(checked)
     grid = cells(base, seeds, scan, known=base)
-    for cell in grid:  # every cell's config is checked before any work starts
-        configs.build(type(checked), cell.overrides)
+    label = None if refine is None else label_of(refine)
+    if refine is None:  # every cell's config is checked before any work starts
+        for cell in grid:
+            configs.build(type(checked), cell.overrides)
     words = [command_of(study, checked)]
     words += [f"--seeds {seeds}"] if seeds is not None else []
-    words += [f"--scan {shlex.quote(scan)}"] if scan is not None else []
-    there = begin_ensemble(out, name, grid, command=" ".join(words), exists=exists)
+    several = [] if scan is None else [scan] if isinstance(scan, str) else list(scan)
+    words += [f"--scan {shlex.quote(each)}" for each in several]
+    command = again(" ".join(words))
+    out = Path(out).resolve()
+    there = begin_ensemble(out, name, grid, command=command, exists=exists)
     if there is not None:
         return there
-    names = {_key(cell.overrides): cell.name for cell in grid}
-    work = functools.partial(_cell, study, str(out), names)
-    with stoppable():
-        results = sweep(grid, work, workers=workers, executor=executor, progress=progress)
-        found = Ensemble.of(name, results, " ".join(words))
-        found.save(out)
-        from attnflow import report
+    wanted = None if claims is None else tuple(claims)
+    work = functools.partial(_predicted if predict else _cell, study, str(out), wanted, report)
+    kept = _Kept(name, grid, command, refine or "", out, progress)
+    with (
+        stoppable(),
+        sweeping(
+            work, workers=workers, executor=executor, most=len(grid), given=_named_cell
+        ) as run_cells,
+    ):
 
-        write_text_atomic(Path(out) / "report.html", report.ensemble_page(found))
+        def run_some(some: Sequence[Cell]) -> list[CellResult]:
+            return run_cells(some, kept.progress)
+
+        results = run_some(grid) if label is None else refined(grid, label, run_some)
+        found = Ensemble.of(name, results, command, refine or "")
+        found.save(out)
+        from attnflow import report as pages
+
+        write_text_atomic(out / "report.html", pages.ensemble_page(found))
     return found
+
+
+class _Kept:
+    """Tells of cells as they end, and writes what there is every few seconds: a sweep that is
+    running can be looked at, and one that is killed has lost nothing that is not in its cells."""
+
+    EVERY = 3.0
+
+    def __init__(
+        self, study: str, grid: Sequence[Cell], command: str, refined: str, out: Path, told: Any
+    ):
+        self._about = study, command, refined
+        self._grid, self._out, self._told = grid, out, told
+        self._done: dict[int, CellResult] = {}
+        self._written = time.monotonic()
+
+    def progress(self, done: int, total: int, result: CellResult) -> None:
+        self._done[result.cell.index] = result
+        if self._told is not None:
+            self._told(done, total, result)
+        if time.monotonic() - self._written > self.EVERY:
+            study, command, refined = self._about
+            waiting = (CellResult(cell, False, "waiting", "not run yet") for cell in self._grid)
+            results = [self._done.get(each.cell.index, each) for each in waiting]
+            Ensemble.of(study, results, command, refined).save(self._out, grid=False)
+            self._written = time.monotonic()
 
 
 def command_of(study: str, config: Any) -> str:
@@ -389,18 +446,53 @@ def _blocks(solution: Solution) -> dict[str, np.ndarray]:
     return {b.name: np.reshape(y[b.start : b.stop], b.shape) for b in layout.blocks}
 
 
-def _cell(study: str, folder: str, names: Mapping[str, str], overrides: Mapping) -> dict[str, Any]:
+def _named_cell(cell: Cell) -> tuple[str, dict[str, Any]]:
+    return cell.name, dict(cell.overrides)
+
+
+def _cell(
+    study: str,
+    folder: str,
+    claims: tuple[str, ...] | None,
+    report: bool,
+    given: tuple[str, Mapping[str, Any]],
+) -> dict[str, Any]:
     """One cell of an ensemble, in a process of its own."""
     use_compilation_cache()
-    path = Path(folder) / names[_key(overrides)]
-    name, checked = studies.configured(study, overrides)
-    wanted = _Wanted(claims=False, report=True, say=lambda step, words, passing=False: None)
+    path = Path(folder) / given[0]
+    name, checked = studies.configured(study, given[1])
+    wanted = _Wanted(claims=False, report=report, say=lambda step, words, passing=False: None)
     # Nothing beside it: the cells fill the cores.
     found = _on_disk(study, name, checked, path, "resume", False, wanted, None)
     told = found.as_json()
     summary = {"loss": told["loss"], **told["summary"]}
-    return {**told, "summary": summary, "sentence": found.sentence}
+    parts: dict[str, Any] = {}
+    if found.finished:
+        parts["stages"] = [s.as_dict() for s in found.stages]
+        parts["plateaus"] = plain([p.as_dict() for p in found.plateaus])
+    if claims is not None and found.finished:
+        parts["claims"] = _verdicts(found.built, claims)
+    return {**told, "summary": summary, "sentence": found.sentence, **parts}
 
 
-def _key(overrides: Mapping[str, Any]) -> str:
-    return json.dumps(overrides, sort_keys=True, default=str)
+def _predicted(
+    study: str,
+    folder: str,
+    claims: tuple[str, ...] | None,
+    report: bool,
+    given: tuple[str, Mapping[str, Any]],
+) -> dict[str, Any]:
+    """What the closed forms of a study say of one cell; nothing is solved or written."""
+    ready = build(study, given[1])
+    found = ready.forecast()
+    parts = {} if claims is None else {"claims": _verdicts(ready, claims)}
+    told = {"status": "done", "sentence": found.sentence or "predicted, not solved"}
+    return {**told, "summary": plain(found.summary), **parts}
+
+
+def _verdicts(ready: Study, claims: tuple[str, ...]) -> dict[str, str]:
+    """The verdicts of the claims that one of the texts names, by label."""
+    from attnflow.claims.words import label
+
+    ledger = _measured(ready, None, None, [text for text in claims if text])
+    return {label(row): row.verdict.value for row in ledger}

@@ -233,7 +233,7 @@ def test_slopes_agree_with_polyfit_and_leave_out_undefined_forms():
     x, y = np.arange(-3.0, 6.0), rng.normal(size=9)
     found = [
         CellResult(
-            Cell(k, {"x": float(a)}, None, "x", float(a)), True, "", "", 0, {"summary": {"y": b}}
+            Cell(k, {"x": float(a)}, None, {"x": float(a)}), True, "", "", 0, {"summary": {"y": b}}
         )
         for k, (a, b) in enumerate(zip(x, y, strict=True))
     ]
@@ -273,7 +273,7 @@ def test_a_constant_has_no_r2_and_no_best_form():
 @settings(max_examples=100, deadline=None)
 def test_any_summary_gives_statistics_that_are_json(summaries):
     found = [
-        CellResult(Cell(k, {"x": k}, 0, "x", k), True, "finished", "", 0.0, {"summary": s})
+        CellResult(Cell(k, {"x": k}, 0, {"x": k}), True, "finished", "", 0.0, {"summary": s})
         for k, s in enumerate(summaries)
     ]
     json.dumps(Ensemble.of("fake", found).json(), allow_nan=False)

@@ -17,7 +17,7 @@ import tyro
 
 from attnflow import __version__, studies
 from attnflow._errors import InputError, nearest
-from attnflow.cli import of_checkpoints, of_corpus, of_studies
+from attnflow.cli import of_app, of_checkpoints, of_corpus, of_studies
 
 Command = Callable[..., int]
 
@@ -25,6 +25,7 @@ COMMANDS: dict[str, Command | tuple[str, dict[str, Command]]] = {
     "list": of_studies.list_studies,
     "config": of_studies.config,
     "run": of_studies.run,
+    "sweep": of_studies.sweep,
     "check": of_studies.check,
     "report": of_studies.report,
     "runs": of_studies.runs,
@@ -35,6 +36,7 @@ COMMANDS: dict[str, Command | tuple[str, dict[str, Command]]] = {
     ),
     "train-series": of_checkpoints.train_series,
     "corpus": ("Count a text: what the first steps of training read from it.", of_corpus.COMMANDS),
+    "explore": of_app.explore,
 }
 """The commands; a group of commands (`attnflow GROUP COMMAND`) is its title and a table."""
 

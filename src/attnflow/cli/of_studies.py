@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -75,7 +76,8 @@ def run(
         resume: go on with the interrupted run in that folder.
         overwrite: replace the run in that folder.
         seeds: an ensemble over seeds, `0:16` or `0,3,5`.
-        scan: an ensemble over one key, `init_scale=1e-6:1e-2:9:log` or `lam=0.5,0.7,0.9`.
+        scan: an ensemble over one key, `init_scale=1e-6:1e-2:9:log` or `lam=0.5,0.7,0.9`
+            (`attnflow sweep` takes several).
         workers: processes of an ensemble (default: one per core).
         no_claims: do not check the claims.
         json: print one JSON object on standard output.
@@ -92,18 +94,8 @@ def run(
     if seeds is not None or scan is not None:
         label = {**configs.as_dict(ready), "seeds": seeds, "scan": scan}
         path = out or default_path(f"{name}-ensemble", label)
-        found = walk.ensemble(
-            study,
-            ready,
-            seeds=seeds,
-            scan=scan,
-            out=path,
-            exists=exists,
-            workers=workers,
-            progress=_cell_teller(tell),
-        )
-        _show_ensemble(found, path, json)
-        return 0 if all(r.ok and r.status in ("done", "stopped") for r in found.results) else 1
+        options = {"seeds": seeds, "scan": scan, "exists": exists, "workers": workers}
+        return _swept(study, ready, path, tell, json, **options)
     print(f"{name}  {configs.headline(ready)}", file=tell, flush=True)
     path = out or default_path(name, configs.as_dict(ready))
     walk.use_compilation_cache()
@@ -119,6 +111,80 @@ def run(
         print(f"go on with: {done.command} --resume --out {path}", file=sys.stderr)
         return 130
     return 0 if done.status in ("done", "stopped") else 1
+
+
+def sweep(
+    study: Name,
+    over: Annotated[
+        tuple[str, ...],
+        tyro.conf.UseAppendAction,
+        tyro.conf.arg(metavar="KEY=VALUES", help="a scanned key; repeatable"),
+    ] = (),
+    seeds: str | None = None,
+    config: Path | None = None,
+    overrides: Words = (),
+    out: Path | None = None,
+    resume: Flag = False,
+    refine: str | None = None,
+    predict: Flag = False,
+    claims: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = (),
+    all_claims: Flag = False,
+    report: Flag = False,
+    workers: int | None = None,
+    cluster: str | None = None,
+    json: Flag = False,
+) -> int:
+    """Run a study over a grid of any dimension: `--over init_scale=1e-6:1e-2:9:log --over
+    lam=0.2:0.9:8 --seeds 0:4`.
+
+    Every cell is a run of its own; stage times, plateaus, numbers and verdicts of all cells are
+    one xarray dataset, `cells.zarr`. `attnflow explore` shows it as a phase diagram.
+
+    Args:
+        study: name of a study, or a Python file that defines one.
+        seeds: every cell for several seeds, `0:4` or `0,3,5`.
+        config: TOML file with config keys.
+        out: folder of the sweep (default: runs/STUDY-sweep-DIGEST).
+        resume: go on with the interrupted sweep in that folder.
+        refine: run only the cells along the boundary of a label: `stages`, `status`, a word of the
+            summary, or a number with a threshold (`instability_margin>0`).
+        predict: take the closed forms of the study instead of a solve.
+        claims: measure the claims whose label or section contains this text in every cell;
+            repeatable.
+        all_claims: measure every claim in every cell.
+        report: draw the figures and the page of every cell.
+        workers: processes (default: one per core; on a cluster: as many cells as there are).
+        cluster: address of a dask.distributed scheduler (tcp://...); its workers must see the
+            folder.
+        json: print one JSON object on standard output.
+    """
+    ready = _checked(study, config, overrides)
+    name, _ = studies.find(study)
+    if not over and seeds is None:
+        raise InputError("over", "nothing is swept; --over lam=0.2:0.9:8, or --seeds 0:4")
+    asked = {"seeds": seeds, "over": list(over), "refine": refine, "predict": predict}
+    asked["claims"] = ["", *claims] if all_claims else list(claims)
+    from attnflow.runs import default_path
+
+    path = out or default_path(f"{name}-sweep", {**configs.as_dict(ready), **asked})
+    options: dict[str, Any] = {
+        "seeds": seeds,
+        "scan": list(over) or None,
+        "exists": "resume" if resume else "open",
+        "workers": workers,
+        "refine": refine,
+        "predict": predict,
+        "claims": asked["claims"] or None,
+        "report": report,
+        "again": _as_sweep(refine, predict, claims, all_claims),
+    }
+    tell = sys.stderr if json else sys.stdout
+    if cluster is None:
+        return _swept(study, ready, path, tell, json, **options)
+    from attnflow.runs import on_cluster
+
+    with on_cluster(cluster) as executor:
+        return _swept(study, ready, path, tell, json, executor=executor, **options)
 
 
 def check(
@@ -253,6 +319,33 @@ def _checked(study: str, config: Path | None, words: Sequence[str]) -> Any:
         values[key.strip()] = value
     with studies.telling(study):
         return configs.build(kind, values)
+
+
+def _swept(study: str, ready: Any, path: Path, tell: Any, json: bool, **options: Any) -> int:
+    """An ensemble, told cell by cell and shown; the exit status says whether every cell is good."""
+    from attnflow import walk
+    from attnflow.runs._ensemble import SPARED
+
+    found = walk.ensemble(study, ready, out=path, progress=_cell_teller(tell), **options)
+    _show_ensemble(found, path, json)
+    cells = [r for r in found.results if r.status != SPARED]
+    return 0 if all(r.ok and r.status in ("done", "stopped") for r in cells) else 1
+
+
+def _as_sweep(
+    refine: str | None, predict: bool, claims: Sequence[str], all_claims: bool
+) -> Callable[[str], str]:
+    """Turns the words of `attnflow run` into those of the sweep."""
+    more = [] if refine is None else [f"--refine {shlex.quote(refine)}"]
+    more += ["--predict"] if predict else []
+    more += [f"--claims {shlex.quote(text)}" for text in claims]
+    more += ["--all-claims"] if all_claims else []
+
+    def words(command: str) -> str:
+        swept = command.replace("attnflow run", "attnflow sweep", 1).replace(" --scan ", " --over ")
+        return " ".join([swept, *more])
+
+    return words
 
 
 def _show_ensemble(found: Any, path: Path, json: bool, most: int = 18) -> int:

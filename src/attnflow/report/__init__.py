@@ -1,8 +1,8 @@
 """Figures and one self-contained HTML page per run: no network request, readable on paper.
 
 `page` is a run's report, `ensemble_page` a sweep's, `audit_page` that of a series of checkpoints,
-`corpus_page` that of a counted text. `figures` are those of a run's page, and `saddles_over_loss` is
-the figure of a saddle ledger.
+`corpus_page` that of a counted text. `figures` are those of a run's page, and `saddles_over_loss`
+is the figure of a saddle ledger.
 """
 
 import lazy_loader

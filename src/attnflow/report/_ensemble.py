@@ -60,6 +60,8 @@ def _facts(ensemble: Ensemble) -> list[tuple[str, str, str]]:
 
 
 def _drawings(ensemble: Ensemble, main: list[Scalar]) -> list[Drawing]:
+    if len(ensemble.keys) > 1:  # maps are drawn by the explorer, where a cell can be opened
+        return []
     what = "over the seeds" if ensemble.parameter is None else f"against {ensemble.parameter}"
     return [
         drawing(scalar.name, _figure(ensemble, scalar), f"{scalar.name} {what}.") for scalar in main

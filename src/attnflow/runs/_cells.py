@@ -1,10 +1,11 @@
-"""From `--seeds 0:16 --scan init_scale=1e-6:1e-2:9:log` to a list of cells."""
+"""From `--seeds 0:16 --over init_scale=1e-6:1e-2:9:log --over lam=0.2:0.9:8` to a list of cells."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from attnflow._errors import InputError, nearest, shown
@@ -18,60 +19,113 @@ _SCAN = "give init_scale=1e-6:1e-2:9:log, lam=0:1:5 or lam=0.5,0.7,0.9"
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a sweep: `overrides` are its config values, seed and scanned value included."""
+    """One run of a sweep: `overrides` are its config values, seed and scanned values included."""
 
     index: int
     overrides: Mapping[str, Any]
     seed: int | None = None
-    parameter: str | None = None
-    value: Any = None
+    at: Mapping[str, Any] = field(default_factory=dict)
+    """The scanned keys with this cell's values, in the order in which they were given."""
+
+    @property
+    def parameter(self) -> str | None:
+        """The scanned key; several with a comma between, None where none is scanned."""
+        return ", ".join(self.at) or None
+
+    @property
+    def value(self) -> Any:
+        """The value of the scanned key; of several, a tuple."""
+        values = tuple(self.at.values())
+        return values[0] if len(values) == 1 else values or None
 
     @property
     def name(self) -> str:
         """A name for the cell's folder: `0003-seed3-lam0.7`."""
         seed = "" if self.seed is None else f"-seed{self.seed}"
-        value = "" if self.parameter is None else f"-{self.parameter}{shown(_number(self.value))}"
-        return f"{self.index:04d}{seed}{value}".replace("/", "_")
+        value = "".join(f"-{key}{shown(_number(v), 24)}" for key, v in self.at.items())
+        return f"{self.index:04d}{seed}{value}".replace("/", "_").replace("\\", "_")
 
 
 def cells(
     base: Mapping[str, Any],
-    seeds: str | int | Sequence[int] | None = None,
-    scan: str | None = None,
+    seeds: str | Sequence[int] | None = None,
+    scan: str | Sequence[str] | None = None,
     *,
     known: Iterable[str] | None = None,
 ) -> list[Cell]:
     """The product of scanned values and seeds (seeds run fastest), each on top of `base`.
 
-    `known` are the keys that a config has; without it any parameter may be scanned. A value of
-    `base` under the scanned key says whether whole numbers, numbers or words are meant.
+    `scan` is one `key=values` or several of them. `known` are the keys that a config has; without
+    it any parameter may be scanned. A value of `base` under the scanned key says whether whole
+    numbers, numbers or words are meant. `pi.0=0.3:0.9:7` scans an entry of a list; the other
+    entries are rescaled so that the sum stays.
 
     >>> [c.overrides for c in cells({"lam": 0.8}, seeds="0:2")]
     [{'lam': 0.8, 'seed': 0}, {'lam': 0.8, 'seed': 1}]
     """
     seed_list = [None] if seeds is None else _parse_seeds(seeds)
-    parameter, values = (None, [None]) if scan is None else _parse_scan(scan, base, known)
-    if parameter == "seed" and seeds is not None:
+    given = [] if scan is None else [scan] if isinstance(scan, str) else _several(scan)
+    known = None if known is None else list(known)
+    axes = dict(_parse_scan(each, base, known) for each in given)
+    if len(axes) < len(given):
+        raise InputError("scan", f"'{shown([*given])}' has a key twice")
+    if "seed" in axes and seeds is not None:
         raise InputError("scan", "seed is scanned and seeds are given; keep one of the two")
-    if len(values) * len(seed_list) > MOST:
-        raise InputError("scan", f"{len(values) * len(seed_list)} cells; at most {MOST} are run")
+    count = math.prod(map(len, axes.values())) * len(seed_list)
+    if count > MOST:
+        raise InputError("scan", f"{count} cells; at most {MOST} are run")
     found = []
-    for value in values:
+    for values in itertools.product(*axes.values()):
+        at = dict(zip(axes, values, strict=True))
         for seed in seed_list:
             overrides = dict(base)
             if seed is not None:
                 overrides["seed"] = seed
-            if parameter is not None:
-                overrides[parameter] = value
-            found.append(Cell(len(found), overrides, seed, parameter, value))
+            for key, value in at.items():
+                _put(overrides, key, value)
+            found.append(Cell(len(found), overrides, seed, at))
     return found
 
 
-def _parse_seeds(given: str | int | Sequence[int]) -> list[int]:
+def _several(scan: Sequence[str]) -> list[str]:
+    if not isinstance(scan, Iterable) or not all(isinstance(each, str) for each in scan):
+        raise InputError("scan", f"'{shown(scan)}' is not a scan; {_SCAN}")
+    return list(scan)
+
+
+def _put(overrides: dict[str, Any], key: str, value: Any) -> None:
+    """Sets a key, or the entry of a list that a key like `pi.0` names."""
+    name, entry = _entry(key, overrides)
+    if entry is None:
+        overrides[key] = value
+        return
+    others = [v for k, v in enumerate(overrides[name]) if k != entry]
+    rest = sum(others)
+    left = sum(overrides[name]) - value
+    # To 15 digits: a law that sums to one does so again.
+    others = [float(f"{v * left / rest:.15g}") if rest else v for v in others]
+    overrides[name] = [*others[:entry], value, *others[entry:]]
+
+
+def _entry(key: str, base: Mapping[str, Any]) -> tuple[str, int | None]:
+    name, dot, place = key.rpartition(".")
+    listed = base.get(name) if dot else None
+    if isinstance(listed, list | tuple) and place.isdecimal() and int(place) < len(listed):
+        return name, int(place)
+    return key, None
+
+
+def _parse_seeds(given: str | Sequence[int]) -> list[int]:
+    alone = isinstance(given, str) and given.strip().isdecimal()
+    if alone or (isinstance(given, int) and not isinstance(given, bool) and given >= 0):
+        n = int(given)  # type: ignore[arg-type]
+        raise InputError(
+            "seeds",
+            f"'{n}' is one seed or as many seeds; write 0:{n} for {n} seeds, {n}:{n + 1} "
+            f"for seed {n} alone",
+        )
     if isinstance(given, str):
         seeds = [seed for part in given.split(",") for seed in _seed_range(part, given)]
-    elif isinstance(given, int):
-        seeds = [given]
     elif isinstance(given, Iterable):
         seeds = list(given)
     else:
@@ -99,17 +153,18 @@ def _seed_range(part: str, given: str) -> Iterable[int]:
 
 
 def _parse_scan(
-    given: str, base: Mapping[str, Any], known: Iterable[str] | None
+    given: str, base: Mapping[str, Any], known: list[str] | None
 ) -> tuple[str, list[Any]]:
     key, equals, text = given.partition("=") if isinstance(given, str) else (given, "", "")
     key = key.strip() if isinstance(key, str) else key
     if not equals or not key or not text.strip():
         raise InputError("scan", f"'{shown(given)}' is not a scan; {_SCAN}")
-    if known is not None and key not in (known := list(known)):
+    name, entry = _entry(key, base)
+    if known is not None and name not in known:
         raise InputError(
             "scan", f"'{shown(key)}' is not a key of the config; {nearest(key, known)}"
         )
-    like = base.get(key)
+    like = base.get(key) if entry is None else float(base[name][entry])
     if isinstance(like, str):
         values = [word.strip() for word in text.split(",")]
         if not all(values):

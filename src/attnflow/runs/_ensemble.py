@@ -6,10 +6,10 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attnflow._errors import InputError
-from attnflow._files import plain, read_sealed, unworded, write_sealed, writing
+from attnflow._files import plain, read_sealed, replacing_dir, unworded, write_sealed, writing
 from attnflow._tables import cell, html_table, text_table
 from attnflow.runs._cells import Cell
 from attnflow.runs._folder import Exists
@@ -17,9 +17,13 @@ from attnflow.runs._manifest import now
 from attnflow.runs._statistics import Fit, Slope, Spread, slopes, spread
 from attnflow.runs._sweep import CellResult
 
+if TYPE_CHECKING:
+    import xarray as xr
+
 KIND = "attnflow-ensemble"
-FORMAT = 2
+FORMAT = 3
 NAME = "ensemble.json"
+GRID = "cells.zarr"
 
 
 @dataclass(frozen=True)
@@ -32,11 +36,26 @@ class Ensemble:
     slopes: tuple[Slope, ...]
     command: str = ""
     created: str = ""
+    refined: str = ""
+    """The label along whose boundary the cells were chosen; empty where all were run."""
 
     @classmethod
-    def of(cls, study: str, results: Sequence[CellResult], command: str = "") -> Ensemble:
+    def of(
+        cls, study: str, results: Sequence[CellResult], command: str = "", refined: str = ""
+    ) -> Ensemble:
         stats = tuple(spread(results)), tuple(slopes(results))
-        return cls(study, tuple(results), *stats, command, now())
+        return cls(study, tuple(results), *stats, command, now(), refined)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The scanned keys, in the order in which they were given."""
+        return next((tuple(r.cell.at) for r in self.results if r.cell.at), ())
+
+    def dataset(self) -> xr.Dataset:
+        """Every number, label, stage, plateau and verdict over the scanned keys and the seed."""
+        from attnflow.runs._grids import grid
+
+        return grid(self)
 
     @property
     def parameter(self) -> str | None:
@@ -44,12 +63,15 @@ class Ensemble:
 
     @property
     def status(self) -> str:
-        return "finished" if all(r.status not in _OPEN for r in self.results) else "unfinished"
+        return "finished" if all(r.status not in OPEN for r in self.results) else "unfinished"
 
     @property
     def sentence(self) -> str:
-        lost = [r for r in self.results if not r.ok]
-        text = f"{len(self.results) - len(lost)} of {len(self.results)} cells have a result"
+        spared = sum(r.status == SPARED for r in self.results)
+        lost = [r for r in self.results if not r.ok and r.status != SPARED]
+        have = len(self.results) - len(lost) - spared
+        text = f"{have} of {len(self.results)} cells have a result"
+        text += f", {spared} were spared" if spared else ""
         return text + (f"; cell {lost[0].cell.index}: {lost[0].sentence}" if lost else "")
 
     def json(self, folder: Path | None = None) -> dict[str, Any]:
@@ -65,6 +87,8 @@ class Ensemble:
                 "created": self.created,
                 "updated": now(),
                 "parameter": self.parameter,
+                "keys": list(self.keys),
+                "refined": self.refined,
                 "seeds": sorted({r.cell.seed for r in self.results if r.cell.seed is not None}),
                 "cells": [_cell_json(result, folder) for result in self.results],
                 "spread": [{**asdict(s), "value": plain(s.value, words=True)} for s in self.spread],
@@ -72,12 +96,15 @@ class Ensemble:
             }
         )
 
-    def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write `ensemble.json` in the folder (made if missing)."""
+    def save(self, folder: str | os.PathLike[str], *, grid: bool = True) -> Path:
+        """Write `ensemble.json` in the folder (made if missing), and `cells.zarr` with `grid`."""
         path = Path(folder) / NAME
         with writing(path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_sealed(path, self.json(path.parent))
+            if grid and any(r.ok for r in self.results):
+                with replacing_dir(path.parent / GRID) as temp:
+                    self.dataset().to_zarr(temp, mode="w", zarr_format=2, consolidated=True)
         return path
 
     def __repr__(self) -> str:
@@ -131,7 +158,7 @@ def begin_ensemble(
                 "out", f"'{folder}' holds an unfinished ensemble; resume it (--resume)"
             )
     waiting = [CellResult(cell, False, "waiting", "not run yet") for cell in cells]
-    Ensemble.of(study, waiting, command).save(folder)
+    Ensemble.of(study, waiting, command).save(folder, grid=False)
     return None
 
 
@@ -143,10 +170,11 @@ def open_ensemble(folder: str | os.PathLike[str]) -> Ensemble:
     return Ensemble(
         value["study"],
         tuple(_result_from(folder, row) for row in value["cells"]),
-        tuple(Spread(**{**row, "value": unworded(row["value"])}) for row in value["spread"]),
+        tuple(Spread(**{**row, "value": _hashable(row["value"])}) for row in value["spread"]),
         tuple(_slope_from(row) for row in value["slopes"]),
         value["command"],
         value["created"],
+        value["refined"],
     )
 
 
@@ -155,7 +183,14 @@ def read_ensemble(folder: Path) -> dict[str, Any] | None:
     return read_sealed(folder / NAME, KIND, FORMAT)
 
 
-_OPEN = ("waiting", "cancelled")
+OPEN = ("waiting", "cancelled")
+"""Statuses of cells that a resume runs."""
+
+SPARED = "spared"
+"""The status of a cell that a refinement had no need of."""
+
+_PARTS = ("stages", "plateaus", "claims", "label")
+"""What a cell's work tells besides its summary."""
 _SPREAD = ("scalar", "at", "mean", "sd", "min", "max", "n")
 _SLOPE = ("scalar", "against", "form", "slope", "error", "r2", "n")
 
@@ -184,16 +219,23 @@ def _cell_json(result: CellResult, folder: Path | None) -> dict[str, Any]:
         run = str(Path(run).resolve().relative_to(folder.resolve())) if inside else run
     cell = {f: plain(getattr(result.cell, f), words=True) for f in Cell.__dataclass_fields__}
     became = {f: getattr(result, f) for f in ("ok", "status", "sentence", "seconds", "summary")}
-    return {**cell, **became, "run": run}
+    parts = {name: result.value[name] for name in _PARTS if result.value.get(name)}
+    return {**cell, **became, "run": run, **parts}
 
 
 def _result_from(folder: Path, row: Mapping[str, Any]) -> CellResult:
     cell = Cell(**{f: unworded(row[f]) for f in Cell.__dataclass_fields__})
-    value: dict[str, Any] = {"summary": row["summary"]}
+    parts = {name: row[name] for name in _PARTS if name in row}
+    value: dict[str, Any] = {"summary": row["summary"], **parts}
     if row["run"] is not None:
         value["run"] = str(folder / row["run"])
     became = {f: row[f] for f in ("ok", "status", "sentence", "seconds")}
     return CellResult(cell, **became, value=value)
+
+
+def _hashable(value: Any) -> Any:
+    found = unworded(value)
+    return tuple(found) if isinstance(found, list) else found
 
 
 def _slope_from(row: dict[str, Any]) -> Slope:

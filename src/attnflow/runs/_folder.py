@@ -246,18 +246,20 @@ def undrawn(damage: Mapping[str, str]) -> dict[str, str]:
     return {n: w for n, w in damage.items() if n.split("/")[0] not in ("figures", "report.html")}
 
 
-def default_path(study: str, config: Mapping[str, Any]) -> Path:
+def default_path(
+    study: str, config: Mapping[str, Any], folder: str | os.PathLike[str] = "runs"
+) -> Path:
     """`runs/<study>-<digest>`: four hex digits, more where those name something else already."""
     digest = _manifest.digest(study, config)
     for digits in range(4, len(digest)):
-        path = Path("runs") / f"{study}-{digest[:digits]}"
+        path = Path(folder) / f"{study}-{digest[:digits]}"
         try:
             there = _manifest.read_manifest(path)
             if there["digest"] == digest if there else _is_free(path):
                 return path
         except (InputError, OSError):
             return path  # damaged, or not ours to read: whoever writes there is told
-    return Path("runs") / f"{study}-{digest}"
+    return Path(folder) / f"{study}-{digest}"
 
 
 def _check(path: Path, new: Mapping[str, Any], exists: Exists) -> dict[str, Any] | None:

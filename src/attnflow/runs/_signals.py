@@ -51,15 +51,11 @@ def stoppable() -> Iterator[None]:
 
 
 def own_process() -> None:
-    """Two global settings for processes of our own.
+    """A global setting for processes of our own: garbage is looked for a hundred times less often.
 
-    Garbage is looked for a hundred times less often: what JAX loads is looked through each time,
-    and drawing takes a sixth longer. xarray does without `dask.array`, which it loads with its
-    first variable (a quarter of a second) to recognise arrays that are never made here.
+    What JAX loads is looked through each time, and drawing takes a sixth longer.
     """
     gc.set_threshold(70_000)
-    if "dask" not in sys.modules:
-        sys.modules["dask.array"] = None  # type: ignore[assignment]  (then it cannot be imported)
 
 
 def begin_worker(parent: int) -> None:

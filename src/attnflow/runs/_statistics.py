@@ -15,7 +15,10 @@ from attnflow.runs._sweep import CellResult
 
 @dataclass(frozen=True)
 class Spread:
-    """One scalar over the seeds, at one scanned value (`parameter` None: there was no scan)."""
+    """One scalar over the seeds, at one scanned value (`parameter` None: there was no scan).
+
+    Of several scanned keys, `value` has one value each.
+    """
 
     name: str
     parameter: str | None
@@ -83,13 +86,14 @@ def spread(results: Sequence[CellResult]) -> list[Spread]:
 def slopes(results: Sequence[CellResult], parameter: str | None = None) -> list[Slope]:
     """Fits of every number in the summaries against the scanned parameter, over all cells."""
     if parameter is None:
-        parameter = next((r.cell.parameter for r in results if r.cell.parameter), None)
-    if parameter is None:
-        return []
-    scanned = {k: r.cell.overrides.get(parameter) for k, r in enumerate(results)}
+        scanned_keys = next((list(r.cell.at) for r in results if r.cell.at), [])
+        if len(scanned_keys) != 1:  # a line against one of several says nothing
+            return []
+        (parameter,) = scanned_keys
+    scanned = {k: _scanned(r, parameter) for k, r in enumerate(results)}
     rows = []
     for name, numbers in _scalars(results).items():
-        points = [(scanned[k], y) for k, y in numbers.items() if _is_number(scanned[k])]
+        points = [(scanned[k], y) for k, y in numbers.items() if is_number(scanned[k])]
         x, y = np.array(points, float).reshape(-1, 2).T
         fits = dict(_fits(x, y))
         judged = {form: fit.r2 for form, fit in fits.items() if fit.r2 is not None}
@@ -98,12 +102,16 @@ def slopes(results: Sequence[CellResult], parameter: str | None = None) -> list[
     return rows
 
 
+def _scanned(result: CellResult, parameter: str) -> Any:
+    return result.cell.at.get(parameter, result.cell.overrides.get(parameter))
+
+
 def _scalars(results: Iterable[CellResult]) -> dict[str, dict[int, float]]:
     """Finite numbers of the summaries: name -> position of the result -> value."""
     found: dict[str, dict[int, float]] = {}
     for k, result in enumerate(results):
         for name, value in flat(dict(result.summary) if result.ok else {}):
-            if _is_number(value):
+            if is_number(value):
                 found.setdefault(name, {})[k] = float(value)
     return found
 
@@ -138,7 +146,7 @@ def _fit(x: np.ndarray, y: np.ndarray) -> Fit | None:
     return Fit(slope, error, intercept, r2, len(x))
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
     # np.float64 is a float, and whole numbers of any origin have __index__.
     real = isinstance(value, float | np.floating) or hasattr(value, "__index__")
     if not real or isinstance(value, bool | np.bool_ | np.ndarray):

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
     BrokenExecutor,
@@ -19,16 +19,16 @@ from concurrent.futures import (
     ProcessPoolExecutor,
     wait,
 )
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from attnflow._errors import InputError, shown
-from attnflow.runs._cells import Cell
+from attnflow.runs._cells import MOST, Cell
 from attnflow.runs._manifest import cpus
 from attnflow.runs._signals import ENDING, begin_worker
 
-Work = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+Work = Callable[[Any], Mapping[str, Any]]
 Progress = Callable[[int, int, "CellResult"], None]
 
 _GRACE = 5.0
@@ -66,27 +66,56 @@ def sweep(
     workers: int | None = None,
     executor: Executor | None = None,
     progress: Progress | None = None,
+    given: Callable[[Cell], Any] = lambda cell: dict(cell.overrides),
 ) -> list[CellResult]:
     """Run `work(cell.overrides)` for every cell; the results are in the order of the cells.
 
-    The work returns a mapping (`status`, `sentence`, `summary`, `run`, ...) and can be pickled.
-    By default it runs in fresh processes, one per core; any `Executor` is taken instead and left
-    open. `progress(done, total, result)` is called after each cell. Ctrl-C cancels the rest and
-    returns what there is.
+    `given` says what else of a cell the work is given. It returns a mapping (`status`, `sentence`,
+    `summary`, `run`, ...) and can be pickled. By default it runs in fresh processes, one per core;
+    any `Executor` is taken instead and left open. `progress(done, total, result)` is called after
+    each cell. Ctrl-C cancels the rest and returns what there is.
+    """
+    with sweeping(work, workers=workers, executor=executor, most=len(cells), given=given) as run:
+        return run(cells, progress)
+
+
+@contextmanager
+def sweeping(
+    work: Work,
+    *,
+    workers: int | None = None,
+    executor: Executor | None = None,
+    most: int | None = None,
+    given: Callable[[Cell], Any] = lambda cell: dict(cell.overrides),
+) -> Iterator[Callable[..., list[CellResult]]]:
+    """Inside, `run(cells, progress)` is a `sweep` of some cells; the processes stay for the next.
+
+    `most` is the largest number of cells at a time.
     """
     if workers is not None and (not isinstance(workers, int) or workers < 1):
         raise InputError("workers", f"{shown(workers)} is not a whole number of at least 1")
     if executor is None:
         _check_picklable(work)
-        pools: _OwnPools | _GivenPool = _OwnPools(min(workers or cpus(), len(cells)))
+        pools: _OwnPools | _GivenPool = _OwnPools(min(workers or cpus(), most or MOST))
     else:
-        pools = _GivenPool(executor, workers or len(cells))
-    return _Sweep(cells, work, pools, progress).results()
+        pools = _GivenPool(executor, workers or most or MOST)
+    try:
+        yield lambda cells, progress=None: _Sweep(cells, work, pools, progress, given).results()
+    finally:
+        pools.close()
 
 
 class _Sweep:
-    def __init__(self, cells, work: Work, pools: _OwnPools | _GivenPool, progress: Progress | None):
+    def __init__(
+        self,
+        cells: Sequence[Cell],
+        work: Work,
+        pools: _OwnPools | _GivenPool,
+        progress: Progress | None,
+        given: Callable[[Cell], Any],
+    ):
         self._cells = cells
+        self._given = given
         self._work = work
         self._pools = pools
         self._progress = progress
@@ -103,8 +132,6 @@ class _Sweep:
         except KeyboardInterrupt:
             with suppress(KeyboardInterrupt):
                 self._cancel()
-        finally:
-            self._pools.close()
         cancelled = "the sweep was stopped by hand before this cell ended"
         return [
             self._done.get(k) or CellResult(cell, False, "cancelled", cancelled)
@@ -115,7 +142,7 @@ class _Sweep:
         while self._waiting and (pool := self._pools.take()) is not None:
             index = self._waiting.popleft()
             try:
-                future = pool.submit(_guarded, self._work, dict(self._cells[index].overrides))
+                future = pool.submit(_guarded, self._work, self._given(self._cells[index]))
             except Exception as error:  # a pool that was given and is broken or shut down
                 self._pools.give_back(pool, broken=True)
                 sentence = f"the executor takes no more work ({_sentence(error)})"
@@ -222,7 +249,7 @@ class _GivenPool:
     close = stop
 
 
-def _guarded(work: Work, overrides: dict[str, Any]) -> tuple[str, Any, float]:
+def _guarded(work: Work, given: Any) -> tuple[str, Any, float]:
     """Runs in the worker. Exceptions come back as sentences: not every exception can be pickled."""
     begin = time.perf_counter()
     # Within a cell Ctrl-C and the parent's word to end are the work's; between cells they are not.
@@ -231,7 +258,7 @@ def _guarded(work: Work, overrides: dict[str, Any]) -> tuple[str, Any, float]:
     for each in before:
         signal.signal(each, signal.default_int_handler)
     try:
-        value = work(overrides)
+        value = work(given)
         if not isinstance(value, Mapping):
             return "failed", f"the work returned {shown(value)}, not a mapping", _since(begin)
         return "ok", dict(value), _since(begin)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 import copy
 import dataclasses
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -30,6 +31,26 @@ if TYPE_CHECKING:
     from attnflow.flows.solution import Solution
     from attnflow.linearise import SaddleLedger, SaddleTable
     from attnflow.observe.stages import Plateau, Stage
+
+
+@dataclasses.dataclass(frozen=True)
+class Forecast:
+    """What closed forms say of a config before any solve: for sliders, and for sweeps."""
+
+    times: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """When the stages come, by name, in the time of a run."""
+    rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    numbers: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """Thresholds, levels and other numbers."""
+    curves: xr.Dataset | None = None
+    """Predicted observables over `time`, under the names that a run has."""
+    sentence: str = ""
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """All but the curves; what is not finite is None."""
+        parts = {"times": self.times, "rates": self.rates, **self.numbers}
+        return {name: _finite(value) for name, value in parts.items()}
 
 
 class Study(abc.ABC):
@@ -111,6 +132,10 @@ class Study(abc.ABC):
     ) -> dict[str, Any]:
         """The study's own numbers, for `run --json`; `saddles` is the ledger where there is one."""
         return {}
+
+    def forecast(self) -> Forecast:
+        """What closed forms say of this config; empty where the study has none."""
+        return Forecast()
 
     def saddles(
         self,
@@ -239,6 +264,12 @@ class Study(abc.ABC):
 
 _AT: dict[tuple, Any] = {}
 """The studies that `at` made, the oldest forgotten first."""
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _finite(each) for name, each in value.items()}
+    return float(value) if value is not None and math.isfinite(value) else None
 
 
 def stages_of(study: Study, trajectory: xr.Dataset) -> list[Stage]:

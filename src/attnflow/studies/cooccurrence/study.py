@@ -23,7 +23,7 @@ from attnflow.observe.stages import Stage
 from attnflow.studies.cooccurrence import observables, stages, theory
 from attnflow.studies.cooccurrence.config import Config
 from attnflow.studies.cooccurrence.paper import paper
-from attnflow.studies.study import Study
+from attnflow.studies.study import Forecast, Study
 from attnflow.tasks.cooccurrence import Sentences, WordCooccurrence
 
 DRAWS = 200_000
@@ -231,6 +231,21 @@ class Cooccurrence(Study):
             return observables.margins_of(sentences, c.dim, G, S)
 
         return observables.population(self.task, margin, DRAWS, c.seed)
+
+    def forecast(self) -> Forecast:
+        """The late law of the largest margin, and the samples from which on it generalises."""
+        law, config = theory.class_law(self.task, self.config.samples), self.config
+        safe = theory.safe_samples(self.task)
+        numbers = {
+            "gamma2": law.gamma2,
+            "r_star": law.r_star,
+            "safe_samples": float("nan") if safe is None else float(safe),
+            "spare_samples": float("nan") if safe is None else float(config.samples - safe),
+        }
+        numbers |= {f"share_{k}": float(share) for k, share in enumerate(law.shares)}
+        if config.tokens != "distinct":
+            return Forecast(numbers=numbers, sentence="as if all irrelevant words were different")
+        return Forecast(numbers=numbers)
 
     def summary(
         self, trajectory: xr.Dataset, stages: Sequence[Stage], saddles: Any = None

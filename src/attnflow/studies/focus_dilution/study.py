@@ -19,10 +19,10 @@ from attnflow.flows.schedule import Every, Log, Schedule
 from attnflow.flows.solution import Solution
 from attnflow.models.one_layer import OneLayerAttention
 from attnflow.observe.stages import Stage
-from attnflow.studies.focus_dilution import data, observables, stages, theory, timeline
+from attnflow.studies.focus_dilution import data, observables, stages, symmetric, theory, timeline
 from attnflow.studies.focus_dilution.config import Config
 from attnflow.studies.focus_dilution.paper import paper
-from attnflow.studies.study import Study
+from attnflow.studies.study import Forecast, Study
 
 WIDE = 64
 """Widths above this are observed at 200 times instead of every step: spectra cost dim^3."""
@@ -134,6 +134,24 @@ class FocusDilution(Study):
     @cached_property
     def _snapshots(self) -> dict[tuple[float, ...], list[OneLayerAttention]]:
         return {}
+
+    def forecast(self) -> Forecast:
+        """The timeline of the first cycle, its rates, and where the law lies on the maps.
+
+        `instability_margin` is that of the law with the same first entry and the rest evenly:
+        above 0 equally rare tokens part within rank one.
+        """
+        told, chain = self.timeline, self.chain
+        numbers = {
+            "unigram_entropy": chain.unigram_entropy,
+            "floor": chain.floor,
+            "cleanliness": told.cleanliness,
+        }
+        if chain.lam is not None and chain.tokens >= 3:
+            margin = symmetric.instability_margin(float(chain.pi.max()), chain.lam, chain.tokens)
+            numbers["instability_margin"] = float(margin)
+        times = dict(sorted(told.times.items(), key=lambda item: item[1]))
+        return Forecast(times, told.rates, numbers, told.trajectory, told.sentence)
 
     def summary(
         self, trajectory: xr.Dataset, stages: Sequence[Stage], saddles: Any = None

@@ -22,7 +22,7 @@ from attnflow.models.two_head import TwoHeadClassifier, weight_flow
 from attnflow.models.two_head_gram import gram_flow, infinite_width_start
 from attnflow.models.two_head_reduced import SymmetricFlow, symmetric_flow
 from attnflow.observe.stages import Stage
-from attnflow.studies.study import Study
+from attnflow.studies.study import Forecast, Study
 from attnflow.studies.two_mixture import algorithm, margin, observables, stages, theory
 from attnflow.studies.two_mixture.config import Config
 from attnflow.studies.two_mixture.paper import paper
@@ -196,6 +196,29 @@ class TwoMixture(Study):
         """When the loss given d has fallen to ln2 / 2, for each d: of descent the first step."""
         met = {e.name: e.time for e in reversed(self.events)}
         return {str(d): met.get(f"half {d}") for d in self.population.agreements}
+
+    def forecast(self) -> Forecast:
+        """Stage lengths of Algorithm 1 in closed form (L = 3), from (b, omega, K) alone.
+
+        The neurons' curves are those of stage 1 under uniform attention, up to T1.
+        """
+        c = self.config
+        if c.length != 3 or c.omega >= 1:
+            return Forecast(sentence="the closed forms are for L = 3 and omega below 1")
+        told = theory.stage_times(c.bias, c.omega, c.groups, t1=c.t1, stop=c.score_stop)
+        t = np.linspace(0, c.t1, 200)
+        gamma, a = theory.neurons(t, c.bias, c.groups)
+        times = {"gates shut (T0.5)": told["T0.5"], "stage 2 begins (T1)": c.t1}
+        times["stage 2 ends (T2)"] = c.t1 + told["T2-T1"]
+        rates = {"attention": theory.growth_rate(float(gamma[-1]), c.groups)}
+        numbers = {
+            "gamma_t1": float(gamma[-1]),
+            "a_t1": float(a[-1]),
+            "stage2_slope": told["slope"],
+            "best_t1": theory.best_t1(c.bias, c.omega, c.groups),
+        }
+        curves = {"gamma": ("time", gamma), "a": ("time", a)}
+        return Forecast(times, rates, numbers, xr.Dataset(curves, {"time": t}))
 
     def summary(
         self, trajectory: xr.Dataset, stages: Sequence[Stage], saddles: Any = None
