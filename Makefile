@@ -5,7 +5,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 # What the studies, the checkpoint tools and the explorer need works after `make demo`.
 EXTRAS := --extra corpus --extra checkpoints --extra app
 
-.PHONY: demo test lint bench lock figures chromium clean
+.PHONY: demo test lint bench docs lock figures chromium clean
 
 demo: .venv/.demo  ## run the main job on built-in data and name the report to open
 	$(BIN)/attnflow run focus-dilution --overwrite
@@ -24,6 +24,9 @@ bench: .venv/.dev  ## ours and the peers side by side; torch is only needed here
 
 figures: .venv/.dev  ## the pictures of README and docs
 	$(BIN)/python docs/make_figures.py
+
+docs: .venv/.dev  ## docs/_build/html: warnings are errors, the tutorials are run, no network
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 
 lock: .venv/.dev  ## pin names, versions and hashes again (needs uv)
 	uv pip compile --universal --generate-hashes --no-annotate --no-header --python-version 3.11 \

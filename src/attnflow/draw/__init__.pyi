@@ -27,6 +27,7 @@ from .plots import (
     ticks as ticks,
 )
 from .scales import log_scale as log_scale, log_y as log_y, plain_log_ticks as plain_log_ticks
+from .story import Story as Story, told as told
 from .style import (
     BANDS as BANDS,
     COLOURS as COLOURS,

@@ -44,6 +44,20 @@ class Claims:
     strengths: list[str]
     notation: Mapping[str, str]
 
+    @property
+    def news(self) -> list[tuple[str, str, str, str]]:
+        """What did not come out as printed, once per cause: verdict, colour, words, link."""
+        rows = [s for *_, group in self.sections for s in group]
+        fails = [s for s in rows if s.row.verdict is Verdict.FAILS]
+        causes = [(e.title, found[0]) for e, found in self.errata]
+        known = {id(s) for _, found in self.errata for s in found}
+        told = [(s.row.title, s) for s in fails if id(s) not in known]
+        told += causes + [(s.row.title, s) for s in self.missed if id(s) not in known]
+        return [
+            (s.row.verdict.label, s.row.verdict.colour, f"{s.row.id}: {words}", s.anchor)
+            for words, s in sorted(told, key=lambda each: each[1].row.verdict is not Verdict.FAILS)
+        ]
+
     def __len__(self) -> int:
         return sum(len(rows) for *_, rows in self.sections)
 

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from attnflow.draw import caption, svg_text
+from attnflow.draw import caption, svg_text, told
 from attnflow.report._saddles import saddles_over_loss
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from attnflow.draw import Story
     from attnflow.runs import Run
 
 
@@ -28,8 +29,11 @@ class Drawing:
 
 
 def figures(run: Run, drawn: Mapping[str, Figure | str] | None = None) -> dict[str, Figure | str]:
-    """The study's figures (or those `drawn` of it), and the saddles where a ledger has some."""
+    """The study's figures (or those `drawn` of it), the first one that tells the run's story, and
+    the saddles where a ledger has some."""
     drawn = dict(run.figures if drawn is None else drawn)
+    if "story" not in drawn and "loss" in run.trajectory and run.trajectory.sizes["time"] > 1:
+        drawn = {"story": told(run.trajectory, run.stages, story(run)), **drawn}
     if run.saddles and "saddles" not in drawn:
         drawn["saddles"] = saddles_over_loss(run.trajectory, run.stages, run.saddles)
     return drawn
@@ -37,9 +41,14 @@ def figures(run: Run, drawn: Mapping[str, Figure | str] | None = None) -> dict[s
 
 def drawings(run: Run, drawn: Mapping[str, Figure | str]) -> list[Drawing]:
     """Figures of a run (or their SVG) with their captions."""
-    own = run.built.figures() if set(drawn) - {"saddles"} else {}
-    functions = {"saddles": saddles_over_loss, **own}
+    own = run.built.figures() if set(drawn) - {"saddles", "story"} else {}
+    functions = {"saddles": saddles_over_loss, "story": told, **own}
     return [drawing(name, figure, caption(name, functions[name])) for name, figure in drawn.items()]
+
+
+def story(run: Run) -> Story:
+    """What the study says of the run."""
+    return run.built.story(run.trajectory, run.stages)
 
 
 def drawing(name: str, figure: Figure | str, words: str, prefix: str | None = None) -> Drawing:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from attnflow.report import _cite, _tables, _words
 from attnflow.report._claims import claims
-from attnflow.report._drawings import drawings, figures
+from attnflow.report._drawings import drawings, figures, story
 from attnflow.report._render import render
 from attnflow.report._saddles import saddle_table
 from attnflow.report._words import number
@@ -24,6 +24,8 @@ def page(run: Run, drawn: Mapping[str, Figure | str] | None = None) -> str:
     study, manifest = run.built, run.manifest
     paper = getattr(study, "paper", None)
     notation = {} if paper is None else paper.notation
+    shown = drawings(run, figures(run) if drawn is None else drawn)
+    ledger = None if run.claims is None else claims(run.claims, study.citation, notation)
     return render(
         "page.html",
         study=study.name,
@@ -33,11 +35,14 @@ def page(run: Run, drawn: Mapping[str, Figure | str] | None = None) -> str:
         status=run.status,
         good=run.finished,
         sentence=run.sentence,
+        story=story(run).sentence if "loss" in run.trajectory and run.finished else "",
+        first=next((d for d in shown if d.name == "story"), None),
+        news=[] if ledger is None else ledger.news,
         answer=_words.answer(run),
         facts=key_facts(run),
         command=run.command or f"attnflow run {run.study}",
         check_command=check_command(run),
-        figures=drawings(run, figures(run) if drawn is None else drawn),
+        figures=[d for d in shown if d.name != "story"],
         stages=_tables.stages(run),
         no_stages=_words.no_stages(run),
         no_plateaus=_words.no_plateaus(run),
@@ -46,7 +51,7 @@ def page(run: Run, drawn: Mapping[str, Figure | str] | None = None) -> str:
         saddles=saddle_table(run.saddles),
         saddles_said="" if run.saddles is None else run.saddles.words,
         numbers=_tables.numbers(run),
-        claims=None if run.claims is None else claims(run.claims, study.citation, notation),
+        claims=ledger,
         work=_tables.work(run),
         drift=drift_words(run.drift),
         solver=_tables.solver(run),

@@ -24,15 +24,21 @@ _WORK = {
 
 
 def stages(run: Run) -> Table | None:
-    """Name, cycle, time (or step) and evidence of each stage."""
+    """Name, cycle, time (or step), evidence and confidence of each stage."""
     steps = any(s.step is not None for s in run.stages)
     times = [f"{s.step:,}" if s.step is not None else f"{s.time:.5g}" for s in run.stages]
     rows = [
-        (s.name, s.cycle, time, s.evidence or "–")
+        (s.name, s.cycle, time, s.evidence or "–", f"{s.confidence:.2f}")
         for s, time in zip(run.stages, times, strict=True)
     ]
-    head = ("stage", "cycle", "begins at step" if steps else "begins at t", "evidence")
-    return Table("Stages in order of time", head, rows, frozenset({1, 2})) if rows else None
+    head = (
+        "stage",
+        "cycle",
+        "begins at step" if steps else "begins at t",
+        "evidence",
+        "confidence",
+    )
+    return Table("Stages in order of time", head, rows, frozenset({1, 2, 4})) if rows else None
 
 
 def plateaus(run: Run) -> Table | None:

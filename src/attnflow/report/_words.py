@@ -60,8 +60,8 @@ def floor(run: Run) -> float | None:
 
 
 def answer(run: Run) -> list[str]:
-    """What came out, in plain sentences: the loss, the stages, the plateaus, the claims."""
-    said = [s for s in (_loss_sentence(run), _stage_sentence(run)) if s]
+    """How the run ended, in plain sentences: the loss, the plateaus, the claims."""
+    said = [s for s in (_loss_sentence(run), "" if run.stages else no_stages(run)) if s]
     waits = run.plateaus
     if waits:
         where = listed([f"{p.loss:.4f}" for p in waits])
@@ -85,15 +85,6 @@ def _loss_sentence(run: Run) -> str:
         return words + "."
     gap = last - least
     return f"{words}, {abs(gap):.3g} {'above' if gap >= 0 else 'below'} its floor {least:.6g}."
-
-
-def _stage_sentence(run: Run) -> str:
-    stages = run.stages
-    if not stages:
-        return no_stages(run)
-    many = "one stage" if len(stages) == 1 else f"{len(stages)} stages"
-    times = [f"{named(s)} at {s.when.replace(' ', UNBROKEN)}" for s in stages]
-    return f"It passed {many}: {listed(times)}."
 
 
 def no_stages(run: Run) -> str:

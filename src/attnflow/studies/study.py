@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from attnflow.claims import Citation, Claim, Paper
-    from attnflow.draw import Figures
+    from attnflow.draw import Figures, Story
     from attnflow.flows.flow import FlowLike
     from attnflow.flows.layout import Params
     from attnflow.flows.probes import Mark, Observable
@@ -126,6 +126,27 @@ class Study(abc.ABC):
         `attnflow.draw.styled` to draw in the house style.
         """
         return {}
+
+    def story(self, trajectory: xr.Dataset, stages: Sequence[Stage]) -> Story:
+        """What came out in one plain sentence, and the curves that show it below the loss.
+
+        By default: how often the loss waited, and the first observables that are numbers.
+        """
+        from attnflow.draw import Story
+
+        waits = len(self.plateaus(trajectory))
+        times = {0: "without waiting", 1: "after one wait", 2: "after two waits"}
+        ends = [float(trajectory["loss"].values[k]) for k in (0, -1)]
+        words = f"The loss fell from {ends[0]:.4g} to {ends[1]:.4g} "
+        words += times.get(waits, f"after {waits} waits") + "."
+        plain = {str(n): v for n, v in trajectory.items() if n not in ("loss", "speed")}
+        numbers = {n: v.values for n, v in plain.items() if v.dims == ("time",)}
+        rows = {n: v for n, v in plain.items() if v.ndim == 2 and v.dims[0] == "time"}
+        if not numbers and rows:
+            name, first = next(iter(rows.items()))
+            numbers = {f"{name} {k}": first.values[:, k] for k in range(first.shape[1])}
+        shown = dict(list(numbers.items())[:6])
+        return Story(words, shown, "observed" if len(shown) != 1 else next(iter(shown)))
 
     def summary(
         self, trajectory: xr.Dataset, stages: Sequence[Stage], saddles: SaddleTable | None = None

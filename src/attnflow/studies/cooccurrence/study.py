@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 from attnflow.claims import Paper
-from attnflow.draw import Figures
+from attnflow.draw import Figures, Story
 from attnflow.flows.discrete import descend
 from attnflow.flows.driver import integrate
 from attnflow.flows.options import Solver
@@ -134,6 +134,18 @@ class Cooccurrence(Study):
     @cached_property
     def observe(self) -> Mapping[str, Observable]:
         return observables.of(self.view, self.task)
+
+    def story(self, trajectory: xr.Dataset, stages: Sequence[Stage]) -> Story:
+        """Words first: which classes are right when, and whether attention had to move."""
+        second = next((s for s in stages if s.name == "phase 2"), None)
+        words = "The layer above attention learned the words first"
+        if second is not None and second.time > 0:
+            words += f": every class is right on average from {second.when} on"
+        moved = float(trajectory["softmax_change"].values.max())
+        words += f"; until the end attention moved its weights by at most {moved:.2g}."
+        margin = trajectory["class_margin"]
+        curves = {str(c): margin.sel({"class": c}).values for c in margin["class"].values}
+        return Story(words, curves, "margin of each class", None, "loss (nats)")
 
     @cached_property
     def marks(self) -> Mapping[str, Mark]:

@@ -12,7 +12,7 @@ import numpy as np
 import xarray as xr
 
 from attnflow.claims import Paper
-from attnflow.draw import Figures
+from attnflow.draw import Figures, Story
 from attnflow.flows.flow import Flow
 from attnflow.flows.probes import Mark, Observable
 from attnflow.flows.schedule import Every, Log, Schedule
@@ -114,6 +114,11 @@ class FocusDilution(Study):
         from attnflow.studies.focus_dilution import figures
 
         return figures.of(self)
+
+    def story(self, trajectory: xr.Dataset, stages: Sequence[Stage]) -> Story:
+        from attnflow.studies.focus_dilution import story
+
+        return story.told(self, trajectory, stages)
 
     def snapshots(self, times: Sequence[float]) -> list[OneLayerAttention]:
         """The parameters at these times, in the order given; they are remembered.

@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 from attnflow.claims import Paper
-from attnflow.draw import Figures
+from attnflow.draw import Figures, Story
 from attnflow.flows.discrete import GradientDescent, descend
 from attnflow.flows.driver import integrate
 from attnflow.flows.phases import Phase
@@ -165,6 +165,26 @@ class TwoMixture(Study):
         from attnflow.studies.two_mixture import figures
 
         return figures.of(self)
+
+    def story(self, trajectory: xr.Dataset, stages: Sequence[Stage]) -> Story:
+        """Easy samples first by the neurons, then attention pairs groups with signals."""
+        when = {s.name: s.when for s in stages}
+        words = "The neurons learned the samples whose signals agree, and left the others at chance"
+        if "attention" in when:
+            words += f"; attention began to pair each group with its signal at {when['attention']}"
+            if "convergence" in when:
+                words += f", and from {when['convergence']} on all samples are learned together"
+        else:
+            words += "; attention did not begin to work before the end"
+        loss = trajectory["group_loss"]
+        curves = {
+            ("conflicting samples" if float(k) < 0 else "consistent samples"): loss.sel(
+                agreement=k
+            ).values
+            for k in loss["agreement"].values
+        }
+        maps = trajectory["attention"].values[:, 0, -1]
+        return Story(words + ".", curves, "loss (nats)", maps, "loss (nats)")
 
     def margins(self, trajectory: xr.Dataset, row: int = -1) -> dict[str, margin.Margin]:
         """The largest margin at a row of a trajectory, for both gate conventions."""
