@@ -117,18 +117,29 @@ def _modules(path: Path, known: dict[str, Path]) -> Iterator[str]:
             yield _home(name, known[module], known)
 
 
-def _home(name: str, table: Path, known: dict[str, Path]) -> str:
-    """The module that a package's table has a name from, where it is loaded on first use."""
+def _home(name: str, package: Path, known: dict[str, Path]) -> str:
+    """The module that a room's table has a name from, where it is loaded on first use."""
     own = name.rpartition(".")[2]
-    found = _table(table).get(own, "") if table.name == "__init__.py" else ""
-    return found if found in known else _module(table)
+    found = f"{_module(package)}.{_table(package.with_suffix('.pyi')).get(own)}"
+    return found if found in known else _module(package)
 
 
 @functools.cache
-def _table(path: Path) -> dict[str, str]:
-    """Name -> module of what a package's `__init__` imports."""
-    pairs = (name.rpartition(".")[::2] for name, _ in imports(path.read_text()))
-    return {own: module for module, own in pairs}
+def _table(stub: Path) -> dict[str, str]:
+    """Name -> module of what the table of a room, its `__init__.pyi`, lists."""
+    tree = ast.parse(stub.read_text() if stub.is_file() else "")
+    lines = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    return {alias.name: str(line.module) for line in lines for alias in line.names}
+
+
+@pytest.mark.parametrize("table", sorted(ROOT.rglob("__init__.pyi")), ids=lambda p: p.parent.name)
+def test_a_table_lists_a_name_once_and_is_all_that_its_room_imports(table):
+    lines = [n for n in ast.parse(table.read_text()).body if isinstance(n, ast.ImportFrom)]
+    names = [alias.name for line in lines for alias in line.names]
+    assert len(names) == len(set(names))
+    assert all(line.level == 1 for line in lines)
+    room = table.with_suffix(".py").read_text()
+    assert not [name for name, _ in imports(room) if name.startswith("attnflow")]
 
 
 def test_a_name_from_a_table_leads_to_its_module():

@@ -8,9 +8,11 @@ The names below are the everyday ones; everything else is found in its room (`af
 >>> run.trajectory["loss"]; run.stages; run.claims
 """
 
+import os
+
 import lazy_loader
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # `__init__.pyi` is the table of public names. They load on first use: `import attnflow` and
 # `attnflow --help` load neither JAX nor SciPy.
@@ -22,10 +24,12 @@ def __getattr__(name: str) -> object:
         return _load(name)
     except AttributeError:
         private = name.startswith("_")  # asked for by tools: nothing is loaded for them
-        rooms = [room for room in __all__ if not private and name in _names(room)]
-        found = f"; it is `attnflow.{rooms[0]}.{name}`" if rooms else ""
+        found = "" if private else "".join(_places(name)[:1])
         raise AttributeError(f"module 'attnflow' has no attribute {name!r}{found}") from None
 
 
-def _names(room: str) -> tuple[str, ...]:
-    return getattr(_load(room), "__all__", ())
+def _places(name: str) -> list[str]:
+    """Which rooms have a name; a room's table is read, and none of its modules."""
+    rooms = [room for room in __all__ if os.path.isdir(os.path.join(__path__[0], room))]
+    tables = {room: getattr(_load(room), "__all__", ()) for room in rooms}
+    return [f"; it is `attnflow.{room}.{name}`" for room in rooms if name in tables[room]]

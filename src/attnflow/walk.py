@@ -128,11 +128,11 @@ def check(
 def write_report(found: Run, folder: RunFolder, drawn: Any = None, pdf: bool = False) -> Path:
     """Figures and the page of a run; `drawn` are the study's figures, or their SVG, where they
     are made. With `pdf` the figures are also written as PDF."""
-    from attnflow import report
+    from attnflow import draw, report
 
     drawn = report.figures(found, drawn)
     parts = {
-        "figures": lambda path: report.write_figures(drawn, path, pdf),
+        "figures": lambda path: draw.write_figures(drawn, path, pdf),
         "report.html": report.page(found, drawn),
     }
     folder.store(parts)

@@ -95,7 +95,7 @@ def test_page_says_what_was_run_and_what_came_out(html, read, outcome):
     assert outcome.solver["why"] in read.words
     assert "scikit-sundae" in read.words
     assert "--xla_example" in read.words
-    assert "@misc{focusdilution2026," in read.words
+    assert "@misc{chen2026focus," in read.words
     assert "@misc{other2025," in read.words
     for key in ("init_scale", "until"):
         assert key in read.words

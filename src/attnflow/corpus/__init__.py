@@ -4,43 +4,6 @@ The extra `corpus` is imported late: `tokenizers` where a byte-level tokenizer i
 numba where windows are counted.
 """
 
-from attnflow.corpus.corpus import Corpus, visible, windows
-from attnflow.corpus.counts import Bigrams, unigram_law, window_frequency
-from attnflow.corpus.nulls import breakdown_time, cosine, nulls, permuted, shuffled
-from attnflow.corpus.reading import Text, read_text
-from attnflow.corpus.statistics import (
-    InMemory,
-    Statistics,
-    attention_term,
-    bigram_counts,
-    context_term,
-    statistics,
-)
-from attnflow.corpus.stories import stories
-from attnflow.corpus.tokenizing import KINDS, Tokenizer, tokenizer_of
+import lazy_loader
 
-__all__ = [
-    "KINDS",
-    "Bigrams",
-    "Corpus",
-    "InMemory",
-    "Statistics",
-    "Text",
-    "Tokenizer",
-    "attention_term",
-    "bigram_counts",
-    "breakdown_time",
-    "context_term",
-    "cosine",
-    "nulls",
-    "permuted",
-    "read_text",
-    "shuffled",
-    "statistics",
-    "stories",
-    "tokenizer_of",
-    "unigram_law",
-    "visible",
-    "window_frequency",
-    "windows",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

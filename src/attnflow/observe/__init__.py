@@ -1,26 +1,5 @@
 """Pure measurements of parameters, and the stages found from them."""
 
-from attnflow.observe.margin import Margin, largest_margin
-from attnflow.observe.spectral import (
-    alignment,
-    effective_rank,
-    entropy_rank,
-    singular_values,
-    stable_rank,
-)
-from attnflow.observe.stages import Plateau, Stage, first_time, plateaus, summit
+import lazy_loader
 
-__all__ = [
-    "Margin",
-    "Plateau",
-    "Stage",
-    "alignment",
-    "effective_rank",
-    "entropy_rank",
-    "first_time",
-    "largest_margin",
-    "plateaus",
-    "singular_values",
-    "stable_rank",
-    "summit",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

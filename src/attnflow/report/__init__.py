@@ -1,15 +1,9 @@
 """Figures and one self-contained HTML page per run: no network request, readable on paper.
 
 `page` is a run's report, `ensemble_page` a sweep's, `corpus_page` that of the statistics of a text;
-`figures` are those of a run's page, and `write_figures` puts them beside it. `saddles_over_loss`
-is the figure of a saddle ledger.
+`figures` are those of a run's page, and `saddles_over_loss` is the figure of a saddle ledger.
 """
 
-from attnflow.draw import write_figures
-from attnflow.report._corpus import corpus_page
-from attnflow.report._drawings import figures
-from attnflow.report._ensemble import ensemble_page
-from attnflow.report._page import page
-from attnflow.report._saddles import saddles_over_loss
+import lazy_loader
 
-__all__ = ["corpus_page", "ensemble_page", "figures", "page", "saddles_over_loss", "write_figures"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -6,42 +6,6 @@ with RunFolder.create(path, new_manifest("focus-dilution", config)) as folder:
 open_run(path).trajectory
 """
 
-from attnflow._files import DiskFull, plain
-from attnflow.runs._cells import Cell, cells
-from attnflow.runs._compare import compare
-from attnflow.runs._ensemble import Ensemble, begin_ensemble, open_ensemble
-from attnflow.runs._folder import RunFolder, default_path, finalise
-from attnflow.runs._list import find_run, list_runs
-from attnflow.runs._manifest import new_manifest
-from attnflow.runs._run import Run, open_run
-from attnflow.runs._signals import stoppable
-from attnflow.runs._sink import DiskSink
-from attnflow.runs._statistics import Fit, Slope, slopes, spread
-from attnflow.runs._sweep import CellResult, sweep
+import lazy_loader
 
-__all__ = [
-    "Cell",
-    "CellResult",
-    "DiskFull",
-    "DiskSink",
-    "Ensemble",
-    "Fit",
-    "Run",
-    "RunFolder",
-    "Slope",
-    "begin_ensemble",
-    "cells",
-    "compare",
-    "default_path",
-    "finalise",
-    "find_run",
-    "list_runs",
-    "new_manifest",
-    "open_ensemble",
-    "open_run",
-    "plain",
-    "slopes",
-    "spread",
-    "stoppable",
-    "sweep",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

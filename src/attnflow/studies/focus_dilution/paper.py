@@ -7,8 +7,8 @@ from attnflow.claims import Citation, Paper
 paper = Paper(
     "focus-dilution",
     citation=Citation(
-        key="focusdilution2026",
-        authors=("Anonymous",),
+        key="chen2026focus",
+        authors=("Zheng-An Chen", "Pengxiao Lin", "Zhi-Qin John Xu", "Tao Luo"),
         title="Focus and Dilution: The Multi-stage Learning Process of Attention",
         year=2026,
         arxiv="2605.01199",

@@ -11,7 +11,7 @@ paper = Paper(
         authors=("Anonymous",),
         title="Transformers Provably Learn Two-Mixture of Linear Classification via Gradient Flow",
         year=2025,
-        venue="ICLR",
+        venue="anonymous submission to ICLR",
     ),
     snippets=Path(__file__).parent / "snippets",
     notation={
