@@ -8,8 +8,13 @@ from ._ensemble import (
     begin_ensemble as begin_ensemble,
     open_ensemble as open_ensemble,
 )
-from ._files import DiskFull as DiskFull, plain as plain
-from ._folder import RunFolder as RunFolder, default_path as default_path, finalise as finalise
+from ._folder import (
+    DiskFull as DiskFull,
+    RunFolder as RunFolder,
+    default_path as default_path,
+    finalise as finalise,
+    plain as plain,
+)
 from ._list import find_run as find_run, list_runs as list_runs
 from ._manifest import new_manifest as new_manifest
 from ._refine import label_of as label_of, refine as refine
