@@ -69,9 +69,10 @@ export async function show(place, query, { remember, live }) {
     clearTimeout(polling);
     const look = async () => {
       if (!live()) return;
-      const now = await get("/api/run", { id }).catch(() => null);
-      const jobs = now ? null : (await get("/api/runs").catch(() => ({ jobs: [] }))).jobs.find((j) => j.id === id);
-      const job = now?.job ?? jobs;
+      const all = await get("/api/runs").catch(() => ({ runs: [], jobs: [] }));
+      const there = all.runs.some((r) => r.id === id && r.kind === "run");
+      const now = there ? await get("/api/run", { id }).catch(() => null) : null;
+      const job = now?.job ?? all.jobs.find((j) => j.id === id);
       if (now?.rows && now.rows !== result?.facts.rows) { result = await RunData.open(id).catch(() => result); if (told) draw(); }
       const until = now?.config?.until, share_ = until && job?.time ? Math.min(1, job.time / until) : null;
       const running = job?.running;
