@@ -55,7 +55,7 @@ class TorchWeights:
         return (value.double() if self.entries[name].is_float else value).numpy()
 
     def pieces(self, name: str) -> Iterator[bytes]:
-        import torch
+        import torch  # pyright: ignore[reportMissingImports]
 
         value = self._tensors[name].contiguous().reshape(-1)
         yield value.view(torch.uint8).numpy().tobytes() if value.numel() else b""
@@ -78,7 +78,7 @@ def _shards(folder: Folder, index: str) -> list[str]:
 
 def _loaded(path: Path, name: str) -> dict[str, Any]:
     try:
-        import torch
+        import torch  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise Damage(
             "pickle",

@@ -69,10 +69,10 @@ class Adam:
     def transform(self) -> Any:
         import optax
 
-        moments = {"b1": self.b1, "b2": self.b2, "eps": self.eps}
+        b1, b2, eps = self.b1, self.b2, self.eps
         if self.decay:
-            return optax.adamw(self.rate, **moments, weight_decay=self.decay)
-        return optax.adam(self.rate, **moments)
+            return optax.adamw(self.rate, b1=b1, b2=b2, eps=eps, weight_decay=self.decay)
+        return optax.adam(self.rate, b1=b1, b2=b2, eps=eps)
 
 
 Optimiser = GradientDescent | Momentum | Adam

@@ -56,8 +56,8 @@ def flat(th: ValueMLP) -> np.ndarray:
 
 
 def stacked(moved: Any, names: tuple[str, ...] = BLOCKS) -> np.ndarray:
-    read = moved.get if isinstance(moved, dict) else lambda name: getattr(moved, name)
-    return np.concatenate([np.ravel(read(name)) for name in names])
+    parts = moved if isinstance(moved, dict) else {name: getattr(moved, name) for name in names}
+    return np.concatenate([np.ravel(parts[name]) for name in names])
 
 
 @paper.claim("ours: velocities")
@@ -152,7 +152,7 @@ def one_solution(study) -> Measurement:
     closed, held = by_gram(False), by_gram(True)
 
     def neurons(state: Any) -> np.ndarray:
-        return th.W + np.outer(th.a, state["u"] - th.reduced["u"]) / OUTPUT
+        return np.asarray(th.W + np.outer(th.a, state["u"] - th.reduced["u"]) / OUTPUT)
 
     still = "frozen attention"
     pairs = {
