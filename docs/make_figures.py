@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -40,10 +41,22 @@ MAIN = ("condensation", "focus", "dilution", "new direction")
 """The stages with a name in the picture: more would not fit."""
 
 
+GALLERY = ("focus-dilution", "two-mixture", "cooccurrence", "leading-terms")
+"""The studies whose first figure stands in the gallery, at their default configs."""
+
+
+def story(study: str):
+    """The first figure of a study's report."""
+    run = af.run(study, claims=False)
+    return draw.told(run.trajectory, run.stages, run.built.story(run.trajectory, run.stages))
+
+
 def main() -> None:
     IMAGES.mkdir(exist_ok=True)
-    draw.save(overview(), IMAGES / "focus-dilution.svg")
-    print(f"wrote {IMAGES.relative_to(Path.cwd())}/focus-dilution.svg")
+    figures = {"focus-dilution": overview, **{f"story-{s}": partial(story, s) for s in GALLERY}}
+    for name, figure in figures.items():
+        draw.save(figure(), IMAGES / f"{name}.svg")
+        print(f"wrote {IMAGES.relative_to(Path.cwd())}/{name}.svg")
 
 
 if __name__ == "__main__":

@@ -72,8 +72,8 @@ def test_text_in_figures_is_readable_on_a_telephone(opened, files):
 def test_copy_button_copies_the_command(opened, files):
     with visit(opened, files["run"]) as seen:
         button = seen.page.locator("button[data-copy=command]")
-        if button.is_hidden():
-            return
+        assert button.is_hidden()  # the command is folded
+        seen.page.locator("#again > summary").click(position={"x": 5, "y": 5})
         button.click()
         seen.page.wait_for_function(
             "() => document.querySelector('[data-copy=command]').textContent !== 'Copy'"
@@ -86,6 +86,7 @@ def test_without_script_the_button_is_hidden_and_the_command_is_there(opened, fi
     context = opened.new_context(java_script_enabled=False)
     tab = context.new_page()
     tab.goto(files["run"].as_uri())
+    tab.locator("#again > summary").click(position={"x": 5, "y": 5})
     assert tab.locator("button[data-copy=command]").is_hidden()
     assert "attnflow run focus-dilution" in tab.locator("#command").inner_text()
     context.close()
@@ -104,11 +105,11 @@ def test_claims_are_filtered_by_verdict_kind_and_text(opened, files, ledger, wid
 
         assert shown() == len(ledger)
         page.locator(".counts a[data-verdict=fails]").click()
-        page.wait_for_function(f"({SHOWN})() === 2")
+        page.wait_for_function(f"() => ({SHOWN})() === 2")
         assert form.locator("output").text_content() == f"2 of {len(ledger)}"
         assert not page.locator("h3", has_text="Ours").is_visible()
         form.locator("button[type=reset]").click()
-        page.wait_for_function(f"({SHOWN})() === {len(ledger)}")
+        page.wait_for_function(f"() => ({SHOWN})() === {len(ledger)}")
         form.locator("[name=whose]").select_option("ours")
         assert shown() == 1
         form.locator("[name=whose]").select_option("")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from attnflow.observe.stages import Stage
+
+DECADES = 1.5
 
 MAPS = "attention in the middle of a stage: rows are queries, columns keys; dark 0, bright 1"
 
@@ -76,8 +79,16 @@ def _bounds(time: Any, stages: Sequence[Stage]) -> Float[np.ndarray, "bound"]:
 
 
 def _even(time: Any, bounds: Any) -> Float[np.ndarray, "time"]:
-    """Time on the axis of stages: bound k stands at k, and time runs evenly in between."""
-    return np.interp(time, bounds, np.arange(len(bounds)))
+    """Time on the axis of stages: bound k stands at k, and time runs evenly in between.
+
+    In a stretch over more than `DECADES` its logarithm does: else all would happen at its edge.
+    """
+    x = np.interp(time, bounds, np.arange(len(bounds)))
+    for k, (first, last) in enumerate(pairwise(bounds)):
+        inside = (time >= first) & (time <= last)
+        if first > 0 and last / first > 10**DECADES:
+            x[inside] = k + np.log(time[inside] / first) / np.log(last / first)
+    return x
 
 
 def _bands(

@@ -13,7 +13,7 @@ import xarray as xr
 
 from attnflow.claims import Paper
 from attnflow.corpus import Statistics, breakdown_time, cosine
-from attnflow.draw import Figures
+from attnflow.draw import Figures, Story
 from attnflow.flows.discrete import Adam
 from attnflow.flows.flow import Flow
 from attnflow.flows.options import Solver
@@ -124,6 +124,22 @@ class LeadingTerms(Study):
 
     def stages(self, trajectory: xr.Dataset) -> list[Stage]:
         return stages.find(trajectory["time"].values, self.followed(trajectory))
+
+    def story(self, trajectory: xr.Dataset, stages: Sequence[Stage]) -> Story:
+        """How well every weight follows what was counted before training, and until when."""
+        followed = self.followed(trajectory)
+        curves = {
+            name: np.nanmin(np.nan_to_num(f.cosine, nan=1.0), 1) for name, f in followed.items()
+        }
+        worst = min(curves, key=lambda name: curves[name][-1])
+        left = next((s for s in stages if s.name.endswith(" leaves")), None)
+        words = "Every weight grew along the matrix that was counted in the corpus before training"
+        if left is None:
+            words += f", and still does at the end (least cosine {curves[worst][-1]:.4f}, {worst})."
+        else:
+            words += f" until {left.when}, when {left.name.split()[0]} left it (cosine 0.999);"
+            words += f" at the end the least cosine is {curves[worst][-1]:.3f} ({worst})."
+        return Story(words, curves, "least cosine of a layer", None, "loss (nats)")
 
     def saddles(self, trajectory: xr.Dataset, **options: Any) -> None:
         """None: the zero start is left at once, and the model is too large for dense spectra."""
