@@ -63,7 +63,7 @@ class Recipe:
     eps: float = 1e-8
     decay: float = 0.01
     """Weight decay of matrices (AdamW)."""
-    batch: int = 96
+    batch: int = 32
     steps: int = 512
     every: int = 128
     """Steps 0, 1, 2, 4, ... up to this one are saved, then every so many."""

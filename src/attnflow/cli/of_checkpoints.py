@@ -156,7 +156,7 @@ def train_series(
     optimiser: Literal["adamw", "sgd"] = "adamw",
     rate: float = 1e-3,
     decay: float = 0.01,
-    batch: int = 96,
+    batch: int = 32,
     steps: int = 512,
     every: int = 128,
     seed: int = 0,

@@ -150,6 +150,4 @@ def _maps(axes: Axes, x: Any, maps: Any, bounds: int) -> None:
         small.imshow(maps[row], vmin=low, vmax=top, cmap="cividis", aspect="auto")
         small.set_xticks([])
         small.set_yticks([])
-    axes.text(
-        0.0, 0.9, "attention: rows are queries, columns keys", fontsize=SMALL, color="#333333"
-    )
+    axes.text(0.0, 0.9, MAPS, fontsize=SMALL, color="#333333")
