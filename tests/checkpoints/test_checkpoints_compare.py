@@ -15,6 +15,7 @@ from attnflow import InputError, checkpoints, corpus
 from attnflow.checkpoints.compare import verdict
 from attnflow.checkpoints.likeness import Prepared, Side, likeness, score_right, written_right
 from attnflow.checkpoints.theory import CorpusStore, Predictions, Theory
+from attnflow.cli import main
 from attnflow.flows.sinks import Checkpoint, MemorySink
 
 
@@ -274,3 +275,27 @@ def test_predictions_are_those_of_the_seeds():
     for null in ("shuffled", "permuted"):
         np.testing.assert_array_equal(one[null].rows, same[null].rows)
         assert np.abs(one[null].rows - other[null].rows).max() > 1e-3
+
+
+def test_what_corpus_stats_writes_is_a_store(tmp_path):
+    """Its folder or the zarr inside: the same windows."""
+    text = tmp_path / "text.txt"
+    text.write_text(corpus.stories(seed=1, sentences=200))
+    out = tmp_path / "stats"
+    options = [
+        "--vocab",
+        "40",
+        "--tokenizer",
+        "word",
+        "--context",
+        "8",
+        "--out",
+        str(out),
+        "--json",
+    ]
+    assert main(["corpus", "stats", str(text), *options]) == 0
+    windows = corpus.Corpus.read(text, "word", 40).windows(8)
+    for place in (out, out / "statistics.zarr"):
+        found = checkpoints.open_corpus(place)
+        np.testing.assert_array_equal(found.windows, windows)
+        assert found.tokens == 40

@@ -62,11 +62,19 @@ class CorpusStore:
         return np.unique(self.windows)
 
 
+STORES = ("statistics.zarr", "corpus.zarr")
+"""What a corpus store is called in the folder of `corpus stats`, and in that of a trained series."""
+
+
 def open_corpus(store: str | PathLike[str]) -> CorpusStore:
-    """A corpus store (zarr, written by `attnflow corpus stats`), opened with plain xarray."""
+    """A corpus store (zarr, written by `attnflow corpus stats`), opened with plain xarray.
+
+    The folder that holds it is taken too: that of `corpus stats`, or of a trained series.
+    """
     import xarray as xr
 
     path = Path(store)
+    path = next((path / n for n in STORES if (path / n).is_dir()), path)
     if not path.exists():
         raise InputError("corpus", f"'{path}': no such store; attnflow corpus stats makes one")
     try:
