@@ -20,6 +20,7 @@ NOTE = "<!-- made from the code by docs/_reference.py -->\n\n"
 def write(folder: Path) -> None:
     """The three pages, each only where its text has changed (so that Sphinx reads it once)."""
     pages = {"commands.md": commands(), "config.md": config_keys(), "names.md": names()}
+    folder.mkdir(exist_ok=True)
     for name, text in pages.items():
         path = folder / name
         if not path.exists() or path.read_text() != NOTE + text:
