@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +14,7 @@ from jaxtyping import Int
 from attnflow.corpus import Statistics, statistics
 from attnflow.flows.discrete import Adam
 from attnflow.models import attention_lm as lm
-from attnflow.models.attention_lm import BLOCKS, Weights
+from attnflow.models.attention_lm import Weights
 from attnflow.studies.leading_terms.claims import literal
 from attnflow.studies.leading_terms.paper import paper
 
@@ -126,6 +128,19 @@ def by_rule(data: lm.Windows, theta: Weights, adam: Adam, steps: int) -> Weights
     return theta
 
 
+@functools.cache
+def slope_of_loss(name: str, layers: int) -> Callable[[Weights], Weights]:
+    """The gradient that JAX derives from the loss on a corpus, compiled once for all claims."""
+    windows = GROUNDS[name](None).windows
+    derived = jax.jit(jax.grad(lambda theta: lm.loss(theta, windows)))
+
+    def found(theta: Weights) -> Weights:
+        with jax.enable_x64(True):
+            return {block: np.asarray(g) for block, g in derived(theta).items()}
+
+    return found
+
+
 @paper.once
 def by_autodiff(
     study: Any, name: str, layers: int, steps: int, rate: float | tuple[float, ...]
@@ -133,12 +148,9 @@ def by_autodiff(
     """Descent from zero written out, on the gradient that JAX derives from the loss."""
     ground = GROUNDS[name](study)
     theta = lm.start(ground.size, ground.context, layers)
-    rates = rate if isinstance(rate, tuple) else (rate,) * steps
-    with jax.enable_x64(True):
-        slope = jax.jit(jax.grad(lambda th: lm.loss(th, ground.windows)))
-        for each in rates:
-            found = slope(theta)
-            theta = {block: m - each * np.asarray(found[block]) for block, m in theta.items()}
+    for each in rate if isinstance(rate, tuple) else (rate,) * steps:
+        found = slope_of_loss(name, layers)(theta)
+        theta = {block: m - each * found[block] for block, m in theta.items()}
     return theta
 
 
@@ -147,9 +159,7 @@ def autodiff(study: Any, name: str, layers: int, scale: float = 0.4) -> tuple[We
     """Weights of order one, and the gradient there as JAX derives it."""
     ground = GROUNDS[name](study)
     theta = lm.start(ground.size, ground.context, layers, scale, seed=1)
-    with jax.enable_x64(True):
-        found = jax.grad(lambda th: lm.loss(th, ground.windows))(theta)
-    return theta, {block: np.asarray(found[block]) for block in BLOCKS}
+    return theta, slope_of_loss(name, layers)(theta)
 
 
 def on_text(study: Any, **keys: Any) -> Any:

@@ -137,7 +137,7 @@ def discrete(study) -> Measurement:
 
 
 def _gain(name: str, bar: float) -> Claim:
-    steps, eta = 24, 0.1
+    steps, eta = 34, 0.1
 
     def measure(study) -> Measurement:
         ground = middle(study)
@@ -159,7 +159,7 @@ def _gain(name: str, bar: float) -> Claim:
         )
 
     measure.__doc__ = f"With all known orders the relative error of {name} is below {bar:g}."
-    return paper.claim(f"ours: corrected {name}", setting="V = 48, T = 16, t = 2.4, L = 1, 2, 3")(
+    return paper.claim(f"ours: corrected {name}", setting="V = 48, T = 16, t = 3.4, L = 1, 2, 3")(
         measure
     )
 
