@@ -12,6 +12,8 @@ import numpy as np
 from jaxtyping import Int
 
 from attnflow.corpus import Statistics, statistics
+from attnflow.expand import DescentSeries, descent_series
+from attnflow.flows import Flow
 from attnflow.flows.discrete import Adam
 from attnflow.models import attention_lm as lm
 from attnflow.models.attention_lm import Weights
@@ -19,6 +21,8 @@ from attnflow.studies.leading_terms.claims import literal
 from attnflow.studies.leading_terms.paper import paper
 
 DEPTHS = (1, 2, 3)
+TINY = (5, 4, 3, 1)
+"""Vocabulary, positions, windows and seed of the smallest corpus."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +61,22 @@ def small(study: Any) -> Ground:
 @paper.once
 def tiny(study: Any) -> Ground:
     """For exact Taylor coefficients of all weights: V = 5, T = 4, N = 3."""
-    return chain(5, 4, 3, seed=1)
+    return chain(*TINY)
+
+
+@functools.cache
+def tiny_flow(layers: int) -> tuple[Flow, Weights]:
+    """The flow on the tiny corpus, from its loss alone, and the zero start; its expansions in time
+    and in steps share one program."""
+    ground = chain(*TINY)
+    flow = Flow(lambda theta: lm.loss(theta, ground.windows))
+    return flow, lm.start(ground.size, ground.context, layers)
+
+
+@paper.once
+def in_steps(study: Any, layers: int) -> DescentSeries:
+    """Descent on the tiny corpus expanded in its rate, exactly in the number of steps."""
+    return descent_series(*tiny_flow(layers), 6)
 
 
 @paper.once

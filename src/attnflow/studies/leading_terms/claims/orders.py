@@ -8,19 +8,19 @@ import numpy as np
 
 from attnflow.claims import Claim, Control, Measurement, at_least, at_most, equal, every
 from attnflow.corpus import statistics
-from attnflow.expand import descent_series, series
+from attnflow.expand import series
 from attnflow.expand.clock import Continuous, Steps
-from attnflow.flows import Flow
-from attnflow.models import attention_lm as lm
 from attnflow.models.attention_lm import BLOCKS
 from attnflow.studies.leading_terms.claims import literal
 from attnflow.studies.leading_terms.claims.common import (
     DEPTHS,
     by_autodiff,
     counted,
+    in_steps,
     layers_of,
     middle,
     tiny,
+    tiny_flow,
     trained,
 )
 from attnflow.studies.leading_terms.paper import paper
@@ -32,12 +32,7 @@ ORDERS = {"W_O": (1, 2, 3), "V": (2, 3, 4), "W": (4, 5, 6), "P": (4, 5, 6)}
 @paper.once
 def coefficients(study: Any, layers: int) -> list[dict[str, np.ndarray]]:
     """The Taylor coefficients of the flow from zero, order by order, from the loss alone."""
-    ground = tiny(study)
-    found = series(
-        Flow(lambda theta: lm.loss(theta, ground.windows)),
-        lm.start(ground.size, ground.context, layers),
-        6,
-    )
+    found = series(*tiny_flow(layers), 6)
     return [found.layout.unflatten(row) for row in found.coefficients]
 
 
@@ -108,9 +103,7 @@ def discrete(study) -> Measurement:
     from math import comb
 
     ground = tiny(study)
-    flow = Flow(lambda theta: lm.loss(theta, ground.windows))
-    start = lm.start(ground.size, ground.context, 2)
-    found = descent_series(flow, start, 6)
+    found = in_steps(study, 2)
     last = {"W_O": 3, "V": 4, "W": 6, "P": 6}
 
     def expanded(steps: int, name: str) -> np.ndarray:
