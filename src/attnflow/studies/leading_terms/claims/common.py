@@ -135,15 +135,18 @@ def trained(
 
 def by_rule(data: lm.Windows, theta: Weights, adam: Adam, steps: int) -> Weights:
     """The weights after so many steps of optax's Adam."""
-    import optax
+    from jax.flatten_util import ravel_pytree
 
     with jax.enable_x64(True):
+        # The rule works on each entry: as one vector it is compiled for one shape, not for four.
+        flat, unravel = ravel_pytree(theta)
         rule: Any = adam.transform()
-        state: Any = rule.init(theta)
+        state: Any = rule.init(flat)
         for _ in range(steps):
-            update, state = rule.update(data.gradient(theta)[1], state, theta)
-            moved: Any = optax.apply_updates(theta, update)
-            theta = {block: np.asarray(m) for block, m in moved.items()}
+            slope, _ = ravel_pytree(data.gradient(theta)[1])
+            update, state = rule.update(slope, state, flat)
+            flat = flat + update
+            theta = {block: np.asarray(m) for block, m in unravel(flat).items()}
     return theta
 
 

@@ -19,6 +19,7 @@ from attnflow.studies.leading_terms.claims.common import (
     in_steps,
     layers_of,
     middle,
+    small,
     tiny,
     tiny_flow,
     trained,
@@ -163,12 +164,12 @@ corrected_attention = _gain("W", 1e-3)
 corrected_position = _gain("P", 1e-3)
 
 
-@paper.claim("ours: schedules of rates", setting="V = 48, T = 16, L = 2, 12 steps, warm-up")
+@paper.claim("ours: schedules of rates", setting="V = 17, T = 9, L = 2, 12 steps, warm-up")
 def schedules(study) -> Measurement:
     """Under a warm-up of the rate the leading terms are running sums of the actual rates."""
-    ground = middle(study)
+    ground = small(study)
     rates = tuple(0.05 * min(1.0, (k + 1) / 8) for k in range(12))
-    weights = by_autodiff(study, "middle", 2, 12, rates)
+    weights = by_autodiff(study, "small", 2, 12, rates)
     found = statistics(ground.windows, ground.size)
 
     def errors(clock: Any) -> list[float]:
