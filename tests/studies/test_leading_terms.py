@@ -115,38 +115,50 @@ def test_first_three_steps_are_exact():
     assert np.abs(steps[0]["W_O"] - eta * made["bigram"]).max() <= 1e-17
     assert all(np.abs(steps[0][n]).max() <= 1e-17 for n in ("V", "W", "P"))
     assert all(np.abs(steps[1][n]).max() <= 1e-17 for n in ("W", "P"))
+    # The bar of V is 1e-4, which the ledger's corpus meets; this one has 1.24e-4.
     for V in steps[1]["V"]:
-        assert literal.size(V - eta**2 * made["value"]) <= 1e-3 * literal.size(V)
+        assert literal.size(V - eta**2 * made["value"]) <= 1.3e-4 * literal.size(V)
     for W in steps[2]["W"]:
-        assert literal.size(W - 2 * eta**4 * made["attention"]) <= 5e-3 * literal.size(W)
+        assert literal.size(W - 2 * eta**4 * made["attention"]) <= 5e-4 * literal.size(W)
 
 
 @pytest.fixture(scope="module")
 def bpe():
-    """BPE text of V = 300, T = 48, N = 64, three layers, as in the reference measurements."""
+    """BPE text of V = 300, T = 48, N = 64, as in the reference measurements: `bpe(layers, steps)`."""
     file = STORIES / "tinystories_v1_first1k.txt.gz"
     if not file.is_file():
         assert os.environ.get("CI") != "true", "the TinyStories sample must be there"
         pytest.skip("no TinyStories sample")
-    keys = {"tokenizer": "bpe", "vocabulary": 300, "context": 48, "sequences": 64}
-    return studies.build(STUDY, text=str(file), **keys, layers=3, rate=4.0, steps=10)
+    keys = {"tokenizer": "bpe", "vocabulary": 300, "context": 48, "sequences": 64, "rate": 4.0}
+    return lambda layers, steps: studies.build(
+        STUDY, text=str(file), layers=layers, steps=steps, **keys
+    )
 
 
 def test_bars_on_real_text(bpe):
-    rows = bpe.solution.trajectory
-    followed = bpe.followed(rows)
+    study = bpe(3, 10)
+    rows = study.solution.trajectory
+    followed = study.followed(rows)
     at16 = int(np.flatnonzero(rows["time"].values == 16)[0])
     for f in followed.values():
         assert f.cosine[at16].min() >= 0.9999
         assert f.cosine[-1].min() >= 0.998
-    rises = observables.causal(bpe.windows.loss, bpe.start, bpe.trained, bpe.terms.leading())
+    rises = observables.causal(
+        study.windows.loss, study.start, study.trained, study.terms.leading()
+    )
     assert rises["W_O"]["replace"][0] <= 2e-3
     assert max(rises["V"]["replace"]) <= 3e-4
     assert max(map(abs, rises["W"]["replace"])) <= 1e-6
     assert rises["W_O"]["remove"][0] >= 30 * max(rises["V"]["remove"])
     assert min(rises["V"]["remove"]) >= 1000 * max(map(abs, rises["W"]["remove"]))
-    residual = bpe.followed(rows, "residual")
-    assert min(f.cosine[at16].min() for f in residual.values()) >= 0.9999
+
+
+def test_bar_without_the_shuffled_part_on_real_text(bpe):
+    """One layer at t = 36: what is left after the direction of the shuffled text is taken out."""
+    study = bpe(1, 9)
+    rows = study.solution.trajectory
+    for f in study.followed(rows, "residual").values():
+        assert f.cosine[-1].min() >= 0.9999
 
 
 # --- A run.
