@@ -124,7 +124,7 @@ def test_first_three_steps_are_exact():
 
 @pytest.fixture(scope="module")
 def bpe():
-    """BPE text of V = 300, T = 48, N = 64, as in the reference measurements: `bpe(layers, steps)`."""
+    """`bpe(layers, steps)`: V = 300, T = 48, N = 64, as in the reference measurements."""
     file = STORIES / "tinystories_v1_first1k.txt.gz"
     if not file.is_file():
         assert os.environ.get("CI") != "true", "the TinyStories sample must be there"
