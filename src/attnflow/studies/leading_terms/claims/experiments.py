@@ -17,7 +17,7 @@ from attnflow.claims import (
 )
 from attnflow.corpus import Corpus, Statistics, cosine, statistics, stories
 from attnflow.models.attention_lm import BLOCKS
-from attnflow.studies.leading_terms.claims.common import descended, layers_of, on_text
+from attnflow.studies.leading_terms.claims.common import descended, layers_of, on_text, pace
 from attnflow.studies.leading_terms.paper import paper
 from attnflow.studies.leading_terms.terms import Terms, directions
 
@@ -143,9 +143,9 @@ def interventions(study: Any) -> dict[str, dict[str, list[float]]]:
     """The rises of the loss by interventions at the end of a run to half the breakdown time."""
     from attnflow.studies.leading_terms.observables import causal
 
-    ready, steps = on_text(study), half(study)
-    terms = Terms.after(ready.data.windows, ready.data.theory, ready.config.layers, steps, 2.0)
-    return causal(ready.windows.loss, ready.start, descended(study, steps), terms.leading())
+    ready, steps, rate = on_text(study), half(study), pace(study)
+    terms = Terms.after(ready.data.windows, ready.data.theory, ready.config.layers, steps, rate)
+    return causal(ready.windows.loss, ready.start, descended(study, steps, rate), terms.leading())
 
 
 def effects(study: Any, kind: str) -> dict[str, list[float]]:
@@ -153,8 +153,8 @@ def effects(study: Any, kind: str) -> dict[str, list[float]]:
 
 
 def half(study: Any) -> int:
-    """Steps of rate 2 to half the foreseen time of breakdown."""
-    return int(np.clip(round(on_text(study).breakdown / 4), 4, 24))
+    """Steps of the shared run to half the foreseen time of breakdown: 6 to 11."""
+    return round(on_text(study).breakdown / pace(study) / 2)
 
 
 @paper.claim("Table 3 (order)", part="experiment")
@@ -224,7 +224,7 @@ def plateau(study) -> Measurement:
 
     ready, steps = on_text(study), half(study)
     rows = ready.solution.trajectory
-    at = int(np.flatnonzero(rows["time"].values <= 2.0 * steps)[-1])
+    at = int(np.flatnonzero(rows["time"].values <= pace(study) * (steps + 0.5))[-1])
     drop = rows["loss"].values[0] - rows["loss"].values[at]
     time = float(rows["time"].values[at])
     size = float((ready.data.theory.bigram**2).sum()) * time

@@ -32,6 +32,7 @@ from attnflow.studies.leading_terms.claims.common import (
     descended,
     layers_of,
     on_text,
+    pace,
     small,
     trained,
 )
@@ -385,7 +386,7 @@ def which_theory(study) -> Measurement:
     found = by_rule(adam_run.windows, adam_run.start, adam_run.optimiser(), 6)
     by_adam = adam_run.knowing(trained=found)
     steps = half(study)
-    by_descent = on_text(study, steps=steps).knowing(trained=descended(study, steps))
+    by_descent = on_text(study, steps=steps).knowing(trained=descended(study, steps, pace(study)))
 
     def lead(ready: Any, one: str, other: str) -> list[float]:
         found = ready.theories()
@@ -413,9 +414,10 @@ def which_theory(study) -> Measurement:
 @paper.claim("ours: minibatches", part="experiment")
 def minibatches(study) -> Measurement:
     """Under minibatch descent the sums over the batches that were drawn are followed to 0.9999
-    at t = 5; one batch as theory is not."""
-    drawn = on_text(study, mode="sgd", rate=0.25, steps=20, batch=16)
-    ready = drawn.knowing(trained=descended(study, 20, 0.25, batch=16))
+    (at t = 5 on built-in stories); one batch as theory is not."""
+    rate = pace(study) / 8
+    drawn = on_text(study, mode="sgd", rate=rate, steps=20, batch=16)
+    ready = drawn.knowing(trained=descended(study, 20, rate, batch=16))
     found = ready.cosines(ready.schedule)
     from attnflow.corpus import statistics
     from attnflow.studies.leading_terms.terms import directions, repeated
