@@ -21,7 +21,7 @@ from attnflow.studies.focus_dilution.claims import common as focus_regimes
 from attnflow.studies.focus_dilution.claims.degenerate_cases import limit_point
 from attnflow.studies.two_mixture.claims import common as mixture_regimes
 
-FOCUS, MIXTURE = "focus-dilution", "two-mixture"
+FOCUS, MIXTURE, LEADING = "focus-dilution", "two-mixture", "leading-terms"
 
 CLOSED = (
     "rank_one",
@@ -84,6 +84,7 @@ PAIRS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "mixture, late stop": (MIXTURE, {"score_stop": 3.0, "omega": 0.45}, ()),
     "mixture, early T1": (MIXTURE, {"t1": 1.0}, STAGES),
     "mixture, weak groups": (MIXTURE, {"bias": 2.0, "t1": 40.0, "omega": 0.2}, ()),
+    "leading": (LEADING, {}, ()),
 }
 
 
@@ -152,7 +153,7 @@ def test_no_verdict_is_a_surprise(rows, pair: str) -> None:
             assert row.control.flips, (row.id, row.control.sentence)
 
 
-@pytest.mark.parametrize("pair", ["focus", "mixture"])
+@pytest.mark.parametrize("pair", ["focus", "mixture", "leading"])
 def test_at_the_default_config_everything_is_measured(rows, pair: str) -> None:
     assert with_verdict(rows(pair), Verdict.OUT_OF_REGIME) == set()
 

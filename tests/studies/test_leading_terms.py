@@ -11,13 +11,14 @@ import pytest
 
 from attnflow import studies, walk
 from attnflow._errors import InputError
+from attnflow.claims import Verdict
 from attnflow.corpus import cosine, statistics
 from attnflow.expand import series
 from attnflow.expand.clock import Continuous, Steps
 from attnflow.flows import Adam, Flow, descend
 from attnflow.models import attention_lm as lm
 from attnflow.studies.leading_terms import observables, optimised
-from attnflow.studies.leading_terms.claims import SECTIONS, literal
+from attnflow.studies.leading_terms.claims import literal
 from attnflow.studies.leading_terms.terms import Terms, directions, leading_coefficients
 
 STUDY = "leading-terms"
@@ -114,38 +115,50 @@ def test_first_three_steps_are_exact():
     assert np.abs(steps[0]["W_O"] - eta * made["bigram"]).max() <= 1e-17
     assert all(np.abs(steps[0][n]).max() <= 1e-17 for n in ("V", "W", "P"))
     assert all(np.abs(steps[1][n]).max() <= 1e-17 for n in ("W", "P"))
+    # The bar of V is 1e-4, which the ledger's corpus meets; this one has 1.24e-4.
     for V in steps[1]["V"]:
-        assert literal.size(V - eta**2 * made["value"]) <= 1e-3 * literal.size(V)
+        assert literal.size(V - eta**2 * made["value"]) <= 1.3e-4 * literal.size(V)
     for W in steps[2]["W"]:
-        assert literal.size(W - 2 * eta**4 * made["attention"]) <= 5e-3 * literal.size(W)
+        assert literal.size(W - 2 * eta**4 * made["attention"]) <= 5e-4 * literal.size(W)
 
 
 @pytest.fixture(scope="module")
 def bpe():
-    """BPE text of V = 300, T = 48, N = 64, three layers, as in the reference measurements."""
+    """`bpe(layers, steps)`: V = 300, T = 48, N = 64, as in the reference measurements."""
     file = STORIES / "tinystories_v1_first1k.txt.gz"
     if not file.is_file():
         assert os.environ.get("CI") != "true", "the TinyStories sample must be there"
         pytest.skip("no TinyStories sample")
-    keys = {"tokenizer": "bpe", "vocabulary": 300, "context": 48, "sequences": 64}
-    return studies.build(STUDY, text=str(file), **keys, layers=3, rate=4.0, steps=10)
+    keys = {"tokenizer": "bpe", "vocabulary": 300, "context": 48, "sequences": 64, "rate": 4.0}
+    return lambda layers, steps: studies.build(
+        STUDY, text=str(file), layers=layers, steps=steps, **keys
+    )
 
 
 def test_bars_on_real_text(bpe):
-    rows = bpe.solution.trajectory
-    followed = bpe.followed(rows)
+    study = bpe(3, 10)
+    rows = study.solution.trajectory
+    followed = study.followed(rows)
     at16 = int(np.flatnonzero(rows["time"].values == 16)[0])
     for f in followed.values():
         assert f.cosine[at16].min() >= 0.9999
         assert f.cosine[-1].min() >= 0.998
-    rises = observables.causal(bpe.windows.loss, bpe.start, bpe.trained, bpe.terms.leading())
+    rises = observables.causal(
+        study.windows.loss, study.start, study.trained, study.terms.leading()
+    )
     assert rises["W_O"]["replace"][0] <= 2e-3
     assert max(rises["V"]["replace"]) <= 3e-4
     assert max(map(abs, rises["W"]["replace"])) <= 1e-6
     assert rises["W_O"]["remove"][0] >= 30 * max(rises["V"]["remove"])
     assert min(rises["V"]["remove"]) >= 1000 * max(map(abs, rises["W"]["remove"]))
-    residual = bpe.followed(rows, "residual")
-    assert min(f.cosine[at16].min() for f in residual.values()) >= 0.9999
+
+
+def test_bar_without_the_shuffled_part_on_real_text(bpe):
+    """One layer at t = 36: what is left after the direction of the shuffled text is taken out."""
+    study = bpe(1, 9)
+    rows = study.solution.trajectory
+    for f in study.followed(rows, "residual").values():
+        assert f.cosine[-1].min() >= 0.9999
 
 
 # --- A run.
@@ -263,13 +276,20 @@ def test_figures_are_drawn(small_run):
 # --- Claims.
 
 
-def test_no_verdict_is_a_surprise(ledger):
-    found = ledger(STUDY, {}, *SECTIONS)
-    assert len(found) >= 100
-    assert [(row.id, str(row.verdict), row.note) for row in found.surprises] == []
-    out = {row.id for row in found if str(row.verdict) == "not-checkable"}
-    assert out == {"Section 5 (setting)", "Table 3 (loss)", "Fig 6", "Fig 7", "Fig 8"}
-    for row in found:
-        if row.id not in out:
-            assert row.control is not None, row.id
-            assert row.control.flips, row.id
+def test_what_is_not_measured_and_what_comes_out_otherwise_is_said(ledger):
+    """The verdicts themselves are in test_claims.py."""
+    found = ledger(STUDY, {})
+    by = {v: {row.id for row in found if row.verdict is v} for v in Verdict}
+    assert by[Verdict.NOT_CHECKABLE] == {
+        "Section 5 (setting)",
+        "Table 3 (loss)",
+        "Fig 6",
+        "Fig 7",
+        "Fig 8",
+    }
+    assert by[Verdict.NOT_REPRODUCED] == {
+        "Table 2 (order)",
+        "ours: cosines at t = 3.4",
+        "ours: Adam at a rate of 1e-3",
+    }
+    assert not by[Verdict.FAILS] | by[Verdict.OUT_OF_REGIME]

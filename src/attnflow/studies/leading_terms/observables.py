@@ -72,9 +72,9 @@ def of(data: Data, start: Weights) -> dict[str, Observable]:
         coords: dict[str, Any] = {"view": np.array(VIEWS)}
         if layered:
             coords["layer"] = np.arange(1, len(start[name]) + 1)
-        for part, index in (("along", 0), ("across", 1)):
+        for part, length in (("along", along), ("across", across)):
             found[f"{name}_{part}"] = Observable(
-                _lengths(name, seen, start[name], index),
+                _lengths(name, seen, start[name], length),
                 dims,
                 coords,
                 "",
@@ -84,27 +84,31 @@ def of(data: Data, start: Weights) -> dict[str, Observable]:
 
 
 def _lengths(
-    name: str, seen: tuple[View, ...], first: np.ndarray, index: int
+    name: str, seen: tuple[View, ...], first: np.ndarray, length: Callable[[View, Any], Any]
 ) -> Callable[[Params], Any]:
     def measure(theta: Params) -> Any:
         moved = theta[name] - first
         xp = namespace(moved)
         if name == "W_O":
-            return xp.stack([split(view, moved)[index] for view in seen])
-        return xp.stack([xp.stack([split(view, layer)[index] for view in seen]) for layer in moved])
+            return xp.stack([length(view, moved) for view in seen])
+        return xp.stack([xp.stack([length(view, layer) for view in seen]) for layer in moved])
 
     return measure
 
 
-def split(view: View, moved: Any) -> tuple[Any, Any]:
-    """The lengths of an increment along a direction and across it; squares cannot underflow."""
+def along(view: View, moved: Any) -> Any:
+    """The length of an increment along the direction of a view."""
+    return namespace(moved).vdot(view.unit, view.look(moved))
+
+
+def across(view: View, moved: Any) -> Any:
+    """The length of what is at right angles to it; squares cannot underflow."""
     xp = namespace(moved)
     looked = view.look(moved)
-    along = xp.vdot(view.unit, looked)
-    rest = looked - along * view.unit
+    rest = looked - xp.vdot(view.unit, looked) * view.unit
     largest = abs(rest).max()
-    safe = xp.where(largest > 0, largest, 1.0)
-    return along, largest * xp.sqrt(((rest / safe) ** 2).sum())
+    rest = rest / xp.where(largest > 0, largest, 1.0)
+    return largest * xp.sqrt(xp.vdot(rest, rest))
 
 
 # --- What follows from the two lengths.

@@ -6,22 +6,37 @@ from typing import Any
 
 import numpy as np
 
-from attnflow.claims import Claim, Control, Measurement, at_least, at_most, equal, every, observed
+from attnflow.claims import (
+    Claim,
+    Control,
+    Measurement,
+    at_least,
+    at_most,
+    equal,
+    every,
+    not_reproduced,
+    observed,
+    order,
+)
 from attnflow.flows.discrete import Adam
+from attnflow.models import attention_lm as lm
 from attnflow.models.attention_lm import BLOCKS
 from attnflow.studies.leading_terms.claims import literal
 from attnflow.studies.leading_terms.claims.common import (
     DEPTHS,
+    Ground,
     by_rule,
+    chain,
     counted,
     defined,
     descended,
     layers_of,
     on_text,
+    pace,
     small,
     trained,
 )
-from attnflow.studies.leading_terms.claims.experiments import GUESSED
+from attnflow.studies.leading_terms.claims.experiments import GUESSED, half
 from attnflow.studies.leading_terms.optimised import Moments, adam_signs, leading
 from attnflow.studies.leading_terms.paper import paper
 
@@ -41,12 +56,18 @@ def theory(study: Any, rule: Adam, steps: int) -> dict[str, np.ndarray]:
 
 
 def by_hand(study: Any, rule: Adam) -> dict[str, np.ndarray]:
+    return hand(small(study), rule)
+
+
+def hand(ground: Ground, rule: Adam) -> dict[str, np.ndarray]:
     """The first gradient of each block turned into its first step: W_O(1), V(2), W(3), P(3)."""
-    ground, made = small(study), defined(study, "small")
+    made = literal.statistics(ground.windows, ground.size)
     eta, b1, b2, eps = rule.rate, rule.b1, rule.b2, rule.eps
 
     def first(g: np.ndarray, s: int) -> np.ndarray:
-        """At step s a block gets its first gradient: c_m g / (sqrt(c_v) |g| + eps)."""
+        """At step s a block gets its first gradient: c_m g / (sqrt(c_v) |g| + eps); what rounding
+        leaves of a zero is none."""
+        g = np.where(np.abs(g) > 1e-9 * np.abs(g).max(), g, 0.0)
         m, v = (1 - b1) / (1 - b1**s), (1 - b2) / (1 - b2**s)
         return eta * m * g / (np.sqrt(v) * np.abs(g) + eps)
 
@@ -102,6 +123,149 @@ value_at_eps = _first("V", 2, 1e-8, 1e-6)
 attention_at_eps = _first("W", 3, 1e-8, 1e-3)
 
 
+# --- Without zeros of the leading gradients.
+
+GENERIC = "V = 17, T = 9, N = 12, L = 1, 2, 3"
+
+
+@paper.once
+def generic(study: Any) -> Ground:
+    """The first synthetic corpus in which no leading gradient vanishes by coincidence.
+
+    A pair that is met exactly as often as 1/V says has a zero in B, and Adam takes a full step of
+    the next order there; so it is for the first gradients of V and of W. Such zeros are seen before
+    training: rounding leaves something of them, where pairs that never meet have none.
+    """
+    for seed in range(100):
+        ground = chain(17, 9, 12, seed)
+        if all(smallest(g) > 1e-9 for g in first_gradients(ground)):
+            return ground
+    raise AssertionError("no such corpus among a hundred")
+
+
+def smallest(gradient: np.ndarray) -> float:
+    """The smallest entry that is not zero, relative to the largest."""
+    size = np.abs(gradient)
+    return float(size[size > 0].min() / size.max())
+
+
+def first_gradients(ground: Ground) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """B, Phi^T S^T and Q[S^T sign(Phi^T S^T)^T] with S the signs of B."""
+    made = literal.statistics(ground.windows, ground.size)
+    S = np.sign(made["bigram"])
+    V = made["context"].T @ S.T
+    Q = literal.attention(ground.windows, ground.size, S.T @ np.sign(V).T)["attention"]
+    return made["bigram"], V, Q
+
+
+@paper.once
+def early_gaps(study: Any, rate: float, eps: float, of: str = "adam") -> dict[str, list[float]]:
+    """1 - cosine of W_O(2), V(2) and W(3) of every layer, L = 1, 2, 3, with Adam's terms or those
+    of descent."""
+    ground, rule = generic(study), adam(eps, rate=rate)
+    data = lm.Windows(ground.windows, ground.size)
+    made = literal.statistics(ground.windows, ground.size)
+    terms = hand(ground, rule)
+    if of == "descent":
+        terms = {"W_O": made["bigram"], "V": made["value"], "W": made["attention"]}
+    found: dict[str, list[float]] = {"W_O": [], "V": [], "W": []}
+    for L in DEPTHS:
+        two = by_rule(data, lm.start(ground.size, ground.context, L), rule, 2)
+        three = by_rule(data, lm.start(ground.size, ground.context, L), rule, 3)
+        for name, weights in (("W_O", two), ("V", two), ("W", three)):
+            found[name] += [1 - masked(terms[name], w) for w in layers_of(name, weights[name])]
+    return found
+
+
+EARLY = {"W_O": (2, 4e-11), "V": (2, 3e-8), "W": (3, 5e-7)}
+"""The step at which a weight is looked at, and the bar of 1 - cosine there."""
+
+
+def _early(name: str) -> Claim:
+    step, bar = EARLY[name]
+
+    def measure(study) -> Measurement:
+        def gaps(of: str) -> list[float]:
+            return [
+                gap
+                for rate in (1e-4, 1e-5)
+                for eps in (1e-20, 1e-8)
+                for gap in early_gaps(study, rate, eps, of)[name]
+            ]
+
+        return at_most(
+            bound=bar,
+            measured=gaps("adam"),
+            control=Control("leading term of descent", gaps("descent")),
+        )
+
+    measure.__doc__ = (
+        f"Where no leading gradient is zero by coincidence, 1 - cosine of {name}({step}) with"
+        f" Adam's term is below {bar:g}, at rates of 1e-4 and 1e-5 with eps = 1e-20 and 1e-8."
+    )
+    return paper.claim(f"ours: Adam, {name}({step}) on generic text", setting=GENERIC)(measure)
+
+
+early_output, early_value, early_attention = map(_early, EARLY)
+
+
+@paper.claim("ours: Adam at a rate of 1e-3", part="experiment", setting=GENERIC)
+def early_at_a_high_rate(study) -> Measurement:
+    """The same bars at a rate of 1e-3, met on another corpus of this size with one layer: on ours
+    the smallest leading gradients are below eps, and V and W miss them."""
+
+    def parts(rate: float) -> list[float]:
+        found = early_gaps(study, rate, 1e-8)
+        return [max(found[name]) / bar for name, (_, bar) in EARLY.items()]
+
+    return not_reproduced(
+        found=at_most(
+            bound=1.0,
+            measured=parts(1e-3),
+            control=Control("a rate of 1e-4", parts(1e-4)),
+            note="1 - cosine over its bar: W_O(2), V(2), W(3), worst of L = 1, 2, 3",
+        ),
+        guessed="the corpus of V = 17 that the bars were measured on",
+    )
+
+
+@paper.claim("ours: order of what Adam's terms leave", setting=GENERIC)
+def early_order(study) -> Measurement:
+    """The gap of the cosine of W_O(2) falls like the square of the rate."""
+    rates = (4e-3, 2e-3, 1e-3, 5e-4)
+
+    def gaps(of: str) -> list[float]:
+        return [max(early_gaps(study, rate, 1e-8, of)["W_O"]) for rate in rates]
+
+    return order(
+        "Theta",
+        x=rates,
+        y=gaps("adam"),
+        power=2,
+        tol=0.1,
+        control=Control("leading term of descent", measured=gaps("descent")),
+    )
+
+
+@paper.claim("ours: Adam, zeros of B", setting="V = 17, T = 9, N = 12, L = 1, two steps")
+def zeros(study) -> Measurement:
+    """Where a pair is met exactly as often as 1/V says, the leading term of W_O is zero, and Adam's
+    second step is a full one of the next order: c_m / sqrt(c_v) times the rate, .744."""
+    rule = adam(1e-12)
+    B = defined(study, "small")["bigram"]
+    size = np.abs(trained(study, "small", 1, 2, rule.rate, 0.0, rule)["W_O"]) / rule.rate
+    inside = np.abs(B) > 1e-9 * np.abs(B).max()
+    c_m, c_v = (1 - rule.b1) / (1 - rule.b1**2), (1 - rule.b2) / (1 - rule.b2**2)
+    found = size[~inside]
+    return equal(
+        predicted=np.full(len(found), c_m / np.sqrt(c_v)),
+        measured=found,
+        rtol=1e-3,
+        control=Control("other entries", measured=size[inside][: len(found)]),
+        note=f"{len(found)} of {B.size} entries",
+    )
+
+
 @paper.claim("ours: eps is a regime of Adam", setting="V = 17, T = 9, N = 12")
 def eps_regime(study) -> Measurement:
     """With eps = 1e-8 and this rate the gradient of W is far below eps: the sign turns linear and
@@ -143,33 +307,51 @@ def later_steps(study) -> Measurement:
     )
 
 
-@paper.claim("ours: Adam, W_O in closed form", setting="V = 17, T = 9, N = 12")
+@paper.once
+def off_closed_form(
+    study: Any, rate: float, decay: float, steps: int, other: bool = False
+) -> float:
+    """|W_O - closed form| / |closed form| where B is not zero; `other`: of the rule with or
+    without decay, whichever it is not. The decay is given in units of 1 / rate."""
+    rule = adam(1e-8, decay / rate, rate)
+    told = adam(1e-8, (0.2 - decay) / rate, rate) if other else rule
+    B = defined(study, "small")["bigram"]
+    inside = np.abs(B) > 1e-4 * np.abs(B).max()
+    found = trained(study, "small", 2, steps, rate, 0.0, rule)["W_O"][inside]
+    term = adam_signs(counted(study, "small"), told, steps)[inside]
+    return literal.size(found - term) / literal.size(term)
+
+
+@paper.claim("ours: Adam, W_O in closed form", setting="V = 17, T = 9, N = 12, L = 2")
 def closed_form(study) -> Measurement:
     r"""$W_O = s\eta\,\bar B/(|\bar B|+\epsilon)$ after s steps; with decay $\lambda$ the factor is
-    $(1-(1-\eta\lambda)^s)/\lambda$."""
-    found = counted(study, "small")
-    rules = (adam(1e-8), adam(1e-8, decay=2e4))
-
-    def seen(rule: Adam, steps: int) -> np.ndarray:
-        S = defined(study, "small")["bigram"]
-        inside = np.abs(S) > 1e-4 * np.abs(S).max()
-        return trained(study, "small", 2, steps, rule.rate, 0.0, rule)["W_O"][inside]
-
-    def told(rule: Adam, steps: int) -> np.ndarray:
-        S = defined(study, "small")["bigram"]
-        return adam_signs(found, rule, steps)[np.abs(S) > 1e-4 * np.abs(S).max()]
-
+    $(1-(1-\eta\lambda)^s)/\lambda$. It is the leading order in $\eta$: what is missing, relative to
+    it, falls like $\eta$, because the gradient moves by that much while its signs keep (in
+    Frobenius norm; a single entry with a small B is off by up to seven times as much)."""
+    rates = (4e-5, 2e-5, 1e-5, 5e-6)
+    cells = {f"{rule}{s}": (d, s) for rule, d in (("Adam", 0.0), ("AdamW", 0.2)) for s in (6, 12)}
     return every(
+        size=at_most(
+            bound=2e-3,
+            measured=[off_closed_form(study, ETA, *cell) for cell in cells.values()],
+            control=Control(
+                "the other rule", [off_closed_form(study, ETA, *c, True) for c in cells.values()]
+            ),
+        ),
         **{
-            f"{'AdamW' if rule.decay else 'Adam'}{steps}": equal(
-                predicted=told(rule, steps),
-                measured=seen(rule, steps),
-                rtol=5e-3,
-                control=Control("the other rule", told(rules[1 - i], steps)),
+            key: order(
+                "Theta",
+                x=rates,
+                y=[off_closed_form(study, rate, *cell) for rate in rates],
+                power=1,
+                tol=0.15,
+                control=Control(
+                    "the other rule",
+                    measured=[off_closed_form(study, rate, *cell, True) for rate in rates],
+                ),
             )
-            for i, rule in enumerate(rules)
-            for steps in (6, 12)
-        }
+            for key, cell in cells.items()
+        },
     )
 
 
@@ -203,7 +385,8 @@ def which_theory(study) -> Measurement:
     adam_run = on_text(study, mode="adam", rate=1e-5, steps=6)
     found = by_rule(adam_run.windows, adam_run.start, adam_run.optimiser(), 6)
     by_adam = adam_run.knowing(trained=found)
-    by_descent = on_text(study, steps=6).knowing(trained=descended(study, 6))
+    steps = half(study)
+    by_descent = on_text(study, steps=steps).knowing(trained=descended(study, steps, pace(study)))
 
     def lead(ready: Any, one: str, other: str) -> list[float]:
         found = ready.theories()
@@ -230,10 +413,11 @@ def which_theory(study) -> Measurement:
 
 @paper.claim("ours: minibatches", part="experiment")
 def minibatches(study) -> Measurement:
-    """Under minibatch descent the sums over the batches that were drawn are followed to 0.9999;
-    one batch as theory is not."""
-    drawn = on_text(study, mode="sgd", rate=0.25, steps=16, batch=16)
-    ready = drawn.knowing(trained=descended(study, 16, 0.25, batch=16))
+    """Under minibatch descent the sums over the batches that were drawn are followed to 0.9999
+    (at t = 5 on built-in stories); one batch as theory is not."""
+    rate = pace(study) / 8
+    drawn = on_text(study, mode="sgd", rate=rate, steps=20, batch=16)
+    ready = drawn.knowing(trained=descended(study, 20, rate, batch=16))
     found = ready.cosines(ready.schedule)
     from attnflow.corpus import statistics
     from attnflow.studies.leading_terms.terms import directions, repeated

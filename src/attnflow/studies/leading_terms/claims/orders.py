@@ -8,19 +8,20 @@ import numpy as np
 
 from attnflow.claims import Claim, Control, Measurement, at_least, at_most, equal, every
 from attnflow.corpus import statistics
-from attnflow.expand import descent_series, series
+from attnflow.expand import series
 from attnflow.expand.clock import Continuous, Steps
-from attnflow.flows import Flow
-from attnflow.models import attention_lm as lm
 from attnflow.models.attention_lm import BLOCKS
 from attnflow.studies.leading_terms.claims import literal
 from attnflow.studies.leading_terms.claims.common import (
     DEPTHS,
     by_autodiff,
     counted,
+    in_steps,
     layers_of,
     middle,
+    small,
     tiny,
+    tiny_flow,
     trained,
 )
 from attnflow.studies.leading_terms.paper import paper
@@ -32,12 +33,7 @@ ORDERS = {"W_O": (1, 2, 3), "V": (2, 3, 4), "W": (4, 5, 6), "P": (4, 5, 6)}
 @paper.once
 def coefficients(study: Any, layers: int) -> list[dict[str, np.ndarray]]:
     """The Taylor coefficients of the flow from zero, order by order, from the loss alone."""
-    ground = tiny(study)
-    found = series(
-        Flow(lambda theta: lm.loss(theta, ground.windows)),
-        lm.start(ground.size, ground.context, layers),
-        6,
-    )
+    found = series(*tiny_flow(layers), 6)
     return [found.layout.unflatten(row) for row in found.coefficients]
 
 
@@ -108,9 +104,7 @@ def discrete(study) -> Measurement:
     from math import comb
 
     ground = tiny(study)
-    flow = Flow(lambda theta: lm.loss(theta, ground.windows))
-    start = lm.start(ground.size, ground.context, 2)
-    found = descent_series(flow, start, 6)
+    found = in_steps(study, 2)
     last = {"W_O": 3, "V": 4, "W": 6, "P": 6}
 
     def expanded(steps: int, name: str) -> np.ndarray:
@@ -137,7 +131,7 @@ def discrete(study) -> Measurement:
 
 
 def _gain(name: str, bar: float) -> Claim:
-    steps, eta = 24, 0.1
+    steps, eta = 34, 0.1
 
     def measure(study) -> Measurement:
         ground = middle(study)
@@ -159,7 +153,7 @@ def _gain(name: str, bar: float) -> Claim:
         )
 
     measure.__doc__ = f"With all known orders the relative error of {name} is below {bar:g}."
-    return paper.claim(f"ours: corrected {name}", setting="V = 48, T = 16, t = 2.4, L = 1, 2, 3")(
+    return paper.claim(f"ours: corrected {name}", setting="V = 48, T = 16, t = 3.4, L = 1, 2, 3")(
         measure
     )
 
@@ -170,12 +164,12 @@ corrected_attention = _gain("W", 1e-3)
 corrected_position = _gain("P", 1e-3)
 
 
-@paper.claim("ours: schedules of rates", setting="V = 48, T = 16, L = 2, 12 steps, warm-up")
+@paper.claim("ours: schedules of rates", setting="V = 17, T = 9, L = 2, 12 steps, warm-up")
 def schedules(study) -> Measurement:
     """Under a warm-up of the rate the leading terms are running sums of the actual rates."""
-    ground = middle(study)
+    ground = small(study)
     rates = tuple(0.05 * min(1.0, (k + 1) / 8) for k in range(12))
-    weights = by_autodiff(study, "middle", 2, 12, rates)
+    weights = by_autodiff(study, "small", 2, 12, rates)
     found = statistics(ground.windows, ground.size)
 
     def errors(clock: Any) -> list[float]:
