@@ -63,7 +63,7 @@ class CorpusStore:
 
 
 STORES = ("statistics.zarr", "corpus.zarr")
-"""What a corpus store is called in the folder of `corpus stats`, and in that of a trained series."""
+"""What a store is called in the folder of `corpus stats`, and in that of a trained series."""
 
 
 def open_corpus(store: str | PathLike[str]) -> CorpusStore:
