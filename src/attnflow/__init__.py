@@ -23,8 +23,10 @@ def __getattr__(name: str) -> object:
     try:
         return _load(name)
     except AttributeError:
-        private = name.startswith("_")  # asked for by tools: nothing is loaded for them
-        found = "" if private else "".join(_places(name)[:1])
+        # Asked for by tools, or by `from attnflow import walk`: nothing is loaded for them.
+        here = os.path.join(__path__[0], name)
+        known = name.startswith("_") or os.path.isdir(here) or os.path.isfile(here + ".py")
+        found = "" if known else "".join(_places(name)[:1])
         raise AttributeError(f"module 'attnflow' has no attribute {name!r}{found}") from None
 
 
