@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import jax
@@ -46,6 +47,15 @@ hypothesis.settings.register_profile(
     max_examples=300,
 )
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "attnflow"))
+
+
+@pytest.fixture(scope="session")
+def opened() -> Iterator[Any]:
+    """One Chromium for all browser tests of a process: playwright takes no second one beside it."""
+    from report.browser import browser
+
+    with browser() as found:
+        yield found
 
 
 @pytest.fixture

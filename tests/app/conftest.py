@@ -18,7 +18,6 @@ from attnflow.claims import Citation, Countercheck, Ledger, Regime, Row, Verdict
 from attnflow.claims.verdict import Part, Strength
 from attnflow.flows.sinks import Segment, Shape
 from attnflow.runs import DiskSink, RunFolder, finalise, new_manifest
-from report.browser import browser
 
 EVIL = "<img src=x onerror=\"document.title='owned'\">"
 """A label that is markup: wherever it becomes an element, the title of the page tells."""
@@ -177,6 +176,5 @@ def server(folder) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
-def chrome() -> Iterator[Any]:
-    with browser() as opened:
-        yield opened
+def chrome(opened) -> Any:
+    return opened

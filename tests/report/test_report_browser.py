@@ -6,7 +6,7 @@ import pytest
 
 from attnflow.report import ensemble_page, page
 
-from .browser import browser, visit
+from .browser import visit
 
 pytestmark = pytest.mark.browser
 
@@ -25,12 +25,6 @@ def files(tmp_path_factory, outcome, scan):
     for name, text in texts.items():
         (folder / f"{name}.html").write_text(text, encoding="utf-8")
     return {name: folder / f"{name}.html" for name in texts}
-
-
-@pytest.fixture(scope="module")
-def opened():
-    with browser() as found:
-        yield found
 
 
 @pytest.mark.parametrize("width", [1280, 400])
