@@ -18,9 +18,11 @@ DIM = 256
 RTOL = 1e-6
 
 MARKS = {
-    "unigram plateau left": Mark(lambda th: population_loss(th, problem.CHAIN), 0.7),
-    "token 0 attends to itself": Mark(lambda th: attention(th, problem.CHAIN.pi)[0, 0], 0.9),
-    "embedding grown": Mark(lambda th: (th.W0**2).sum(), 1.0),
+    "unigram plateau left": Mark(lambda th: population_loss(th, problem.CHAIN), 0.7, host=True),
+    "token 0 attends to itself": Mark(
+        lambda th: attention(th, problem.CHAIN.pi)[0, 0], 0.9, host=True
+    ),
+    "embedding grown": Mark(lambda th: (th.W0**2).sum(), 1.0, host=True),
 }
 
 COLUMNS = {

@@ -15,6 +15,7 @@ from problems import CALLED, Problem, registry
 
 import attnflow
 from attnflow.flows import integrate
+from attnflow.flows.switching import Field
 from tolerances import (
     CLOSED_FORM_VS_AUTODIFF,
     DRIFT_PER_RTOL,
@@ -240,6 +241,14 @@ def test_engine_velocity_is_the_traced_velocity(system, y):
         traced = np.asarray(jax.jit(system.trace_velocity)(y))
     speed = velocity(system, y)
     assert np.abs(speed - traced).max() <= CLOSED_FORM_VS_AUTODIFF * max(1, np.abs(traced).max())
+
+
+def test_the_speed_of_a_row_is_the_norm_of_the_velocity(system, y):
+    velocity = np.empty_like(y)
+    system.rhs(y, velocity)
+    field = Field(system)
+    assert field.begin(y) is None
+    assert field.speed(y) == pytest.approx(np.linalg.norm(velocity), rel=SUM_OF_MANY)
 
 
 def test_conserved_quantities_do_not_move_along_the_velocity(system, y):

@@ -18,12 +18,12 @@ import numpy as np
 from attnflow._errors import InputError, named_arguments, positive, shown
 from attnflow._precision import float64
 from attnflow.flows.flow import FlowLike
-from attnflow.flows.layout import Params, Vector
+from attnflow.flows.layout import Params, Vector, squared_norm
 from attnflow.flows.options import MOVED, Limits, Store, option
 from attnflow.flows.phases import Phase, phases_of
 from attnflow.flows.probes import Mark, Observable, crossings
 from attnflow.flows.progress import Report, reporting
-from attnflow.flows.recorder import Bounds, Course, Drift, Leg, interruptible, legs_of, squared_norm
+from attnflow.flows.recorder import Bounds, Course, Drift, Leg, interruptible, legs_of
 from attnflow.flows.schedule import Every, Linear, Schedule, outputs_of
 from attnflow.flows.sinks import Checkpoint, Event
 from attnflow.flows.solution import Solution, Status

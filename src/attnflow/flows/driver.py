@@ -18,7 +18,7 @@ from attnflow.flows.options import MOVED, Limits, Solver, Store, has_cvode, opti
 from attnflow.flows.phases import Phase, phases_of
 from attnflow.flows.probes import Mark, Observable, crossings
 from attnflow.flows.progress import Report, reporting, seldom
-from attnflow.flows.recorder import Bounds, Course, Drift, Leg, interruptible, legs_of, squared_norm
+from attnflow.flows.recorder import Bounds, Course, Drift, Leg, interruptible, legs_of
 from attnflow.flows.schedule import Every, Schedule, outputs_of
 from attnflow.flows.sinks import Checkpoint, Event
 from attnflow.flows.solution import Solution, Status, cross_checked
@@ -154,7 +154,6 @@ class _Solve(Course):
         super().__init__(legs, y0, store)
         self.rtol, self.atol, self.solver, self.limits = rtol, atol, solver, limits
         self._times, self._save = times, save
-        self._velocity = np.empty_like(y0)
         self._switches = 0
         self._enter(0, 0.0)
 
@@ -282,10 +281,8 @@ class _Solve(Course):
         # The velocity's norm comes from the engine's own right-hand side: for a closed form that
         # is several times cheaper than a compiled one. It is not counted as work of the solve.
         u = self.field.shares(y) if u is None else u
-        self.field.rhs(y, self._velocity)
         measured = self.leg.probes.row(y, u) if measured is None else measured
-        speed = float(np.sqrt(squared_norm(self._velocity)))
-        self.recorder.row(self.leg, t, self.work.steps, y, u, measured, speed)
+        self.recorder.row(self.leg, t, self.work.steps, y, u, measured, self.field.speed(y))
 
     def _broken(self, status: Status, sentence: str, t: float, y: Vector) -> tuple[Status, str]:
         """End with the last good state, and with its row if the schedule had left it out."""

@@ -55,6 +55,8 @@ class Flow:
     host
         `velocity(theta, out=...)` is written for NumPy arrays too and fills `out`: engines then
         call it without leaving NumPy. It must still trace under JAX with `out=None`.
+    speed
+        The norm of a closed form where that is cheaper than the velocity itself; on NumPy arrays.
     scale
         The size of what must be resolved, for the absolute tolerance (default: the start's).
 
@@ -74,22 +76,25 @@ class Flow:
         rates: Mapping[str, float] | None = None,
         conserved: Mapping[str, Callable[[Params], Any]] | None = None,
         host: bool = False,
+        speed: Callable[[Params], float] | None = None,
         scale: float | None = None,
         name: str = "flow",
     ):
         if loss is None and velocity is None:
             raise InputError("loss", "neither loss nor velocity given; a flow needs one of them")
-        for field, given in (("loss", loss), ("velocity", velocity), ("gates", gates)):
+        functions = {"loss": loss, "velocity": velocity, "gates": gates, "speed": speed}
+        for field, given in functions.items():
             callable_or_sentence(field, given)
-        if host and velocity is None:
-            raise InputError("host", "True without a velocity; only a closed form runs in NumPy")
+        for field, given in (("host", host), ("speed", speed)):
+            if given and velocity is None:
+                raise InputError(field, "given without a velocity; only a closed form has one")
         for block, rate in (rates or {}).items():
             if not (isinstance(rate, int | float | np.number) and np.isfinite(rate) and rate >= 0):
                 raise InputError(f"rates.{block}", f"{rate!r}; a rate is finite and at least 0")
         self.name, self.host, self.scale = name, host, scale
         self.rates, self.conserved = dict(rates or {}), dict(conserved or {})
         self.gates = None if gates is None else Gates(gates, gate_names)
-        self._loss, self._velocity = loss, velocity
+        self._loss, self._velocity, self._speed = loss, velocity, speed
         self._bound: dict[Any, System] = {}
         self._frozen: dict[tuple[str, ...], Flow] = {}
 
@@ -237,6 +242,17 @@ class System:
         velocity(theta, *more, out=self.layout.unflatten(out))
         for block, speed in self.speeds:
             out[block.start : block.stop] *= speed
+
+    @property
+    def knows_speed(self) -> bool:
+        """Whether the norm of the velocity has a closed form of its own: not for other rates."""
+        return self.flow._speed is not None and not self.speeds and self.gates is None
+
+    @float64
+    def speed(self, y: Vector) -> float:
+        """|theta'(y)| by that closed form."""
+        assert self.flow._speed is not None
+        return float(self.flow._speed(self.layout.unflatten(y)))
 
     @float64
     def guards(self, y: Vector) -> Float[np.ndarray, "gate"]:

@@ -278,7 +278,8 @@ def _observables(system: System, observe: Mapping[str, Any] | None) -> dict[str,
     if system.has_loss and "loss" not in given:
         loss = system.flow._loss
         assert loss is not None
-        given = {"loss": Observable(loss, dims=(), label="loss"), **given}
+        own = Observable(loss, dims=(), label="loss", host=system.flow.host)
+        given = {"loss": own, **given}
     return given
 
 

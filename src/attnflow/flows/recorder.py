@@ -15,7 +15,7 @@ import numpy as np
 from attnflow._errors import InputError
 from attnflow.flows.engines import Work
 from attnflow.flows.flow import System
-from attnflow.flows.layout import Params, Shares, Vector
+from attnflow.flows.layout import Params, Shares, Vector, squared_norm
 from attnflow.flows.options import Limits, Store
 from attnflow.flows.phases import Phase, freeze
 from attnflow.flows.probes import Probes
@@ -367,11 +367,6 @@ def interruptible() -> Iterator[threading.Event]:
         yield asked
     finally:
         put(handlers)
-
-
-def squared_norm(y: Vector) -> float:
-    """|y|^2 without BLAS: a threaded dot product stalls when the other core is busy."""
-    return float(np.einsum("i,i", y, y))
 
 
 def plain(numbers: Mapping[str, float]) -> dict[str, float | int]:

@@ -17,7 +17,7 @@ from jaxtyping import Float
 
 from attnflow.flows.flow import System
 from attnflow.flows.gates import Mode
-from attnflow.flows.layout import Shares, Vector
+from attnflow.flows.layout import Shares, Vector, squared_norm
 from attnflow.flows.sinks import Event
 
 ROUNDING = 1e-9
@@ -39,6 +39,7 @@ class Field:
         self.units: Units = []
         """Sets of gates that slide together."""
         self.modes: list[tuple[Any, ...]] = []
+        self._velocity = np.empty(self.size)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -54,6 +55,13 @@ class Field:
             out[:] = self._combined(y, self.on, self.sliding)[0]
         else:
             self.system.rhs(y, out, self.on if self.gated else None)
+
+    def speed(self, y: Vector) -> float:
+        """The norm of that velocity."""
+        if self.system.knows_speed:
+            return self.system.speed(y)
+        self.rhs(y, self._velocity)
+        return float(np.sqrt(squared_norm(self._velocity)))
 
     def jvp(self, y: Vector, v: Vector, out: Vector) -> None:
         self.system.jvp(y, v, out)

@@ -78,14 +78,17 @@ def prediction(theta: OneLayerAttention, pi: Any) -> Float[AnyArray, "current ne
 @float64
 def token_losses(theta: OneLayerAttention, chain: MarkovChain) -> Float[AnyArray, "current"]:
     """Cross-entropy given each current token: `L = sum_i pi_i L_i`."""
+    xp = _namespace(theta.W0)
     z = attention(theta, chain.pi) @ theta.readout
-    return -jnp.sum(jnp.asarray(chain.transition) * jax.nn.log_softmax(z, axis=1), axis=1)
+    z = z - z.max(axis=1, keepdims=True)
+    logs = z - xp.log(xp.exp(z).sum(axis=1, keepdims=True))
+    return -(chain.transition * logs).sum(axis=1)
 
 
 @float64
-def population_loss(theta: OneLayerAttention, chain: MarkovChain) -> Float[AnyArray, ""]:
+def population_loss(theta: OneLayerAttention, chain: MarkovChain) -> Float[AnyArray, ""] | float:
     """The exact loss for infinitely many, infinitely long sequences (Prop. 2.3)."""
-    return jnp.asarray(chain.pi) @ token_losses(theta, chain)
+    return chain.pi @ token_losses(theta, chain)
 
 
 def token_gradients(M: Any, Phi: Any, chain: MarkovChain) -> tuple[Any, Any]:
@@ -122,19 +125,38 @@ def move(
 
     Eq. (4) holds for any data, which enter only through these two token-level gradients.
     """
+    dW0, *factors = _factors(theta, gradients)
+    minus = -theta.W0.T
+    if out is None:
+        return OneLayerAttention(dW0, *(minus @ factor for factor in factors))
+    out.W0[:] = dW0  # type: ignore[index]
+    for block, factor in zip((out.W1, out.WQ, out.WK), factors, strict=True):
+        np.matmul(minus, factor, out=block)  # type: ignore[call-overload]
+    return out
+
+
+def speed(
+    theta: OneLayerAttention, gradients: Callable[[Any, Any], tuple[Any, Any]]
+) -> float | np.floating:
+    """The norm of what `move` gives, without its two `dim x dim` matrices.
+
+    `|W0^T F| = |R F|` where `W0^T = Q R`: as exact, and free of the width's square.
+    """
+    dW0, *factors = _factors(theta, gradients)
+    R = np.linalg.qr(theta.W0.T, mode="r")
+    return np.sqrt(sum(np.vdot(x, x) for x in (dW0, *(R @ factor for factor in factors))))
+
+
+def _factors(
+    theta: OneLayerAttention, gradients: Callable[[Any, Any], tuple[Any, Any]]
+) -> tuple[Any, Any, Any, Any]:
+    """W0', and the F of each `W' = -W0^T F`: of W1, WQ and WK."""
     W0, W1, WQ, WK = theta.W0, theta.W1, theta.WQ, theta.WK
     queries, keys = W0 @ WQ, W0 @ WK
     GM, GP = gradients(W0 @ W1, queries @ keys.T)
     from_keys, from_queries = GP @ keys, GP.T @ queries
-    minus = -W0.T
     dW0 = -(GM @ W1.T) - from_keys @ WQ.T - from_queries @ WK.T
-    if out is None:
-        return OneLayerAttention(dW0, minus @ GM, minus @ from_keys, minus @ from_queries)
-    out.W0[:] = dW0  # type: ignore[index]
-    np.matmul(minus, GM, out=out.W1)  # type: ignore[call-overload]
-    np.matmul(minus, from_keys, out=out.WQ)  # type: ignore[call-overload]
-    np.matmul(minus, from_queries, out=out.WK)  # type: ignore[call-overload]
-    return out
+    return dW0, GM, from_keys, from_queries
 
 
 CONSERVED = {
@@ -156,6 +178,7 @@ def population_flow(chain: MarkovChain) -> Flow:
     return Flow(
         lambda theta: population_loss(theta, chain),
         velocity=lambda theta, out=None: velocity(theta, chain, out),
+        speed=lambda theta: speed(theta, lambda M, Phi: token_gradients(M, Phi, chain)),
         conserved=CONSERVED,
         host=True,
         name="one-layer attention, population",

@@ -22,6 +22,7 @@ from attnflow.models.one_layer import (
     _namespace,
     _softmax,
     move,
+    speed,
 )
 from attnflow.tasks.contexts import Contexts
 
@@ -81,11 +82,14 @@ def context_gradients(M: Any, Phi: Any, contexts: Contexts) -> tuple[Any, Any]:
 
 def context_flow(contexts: Contexts, name: str = "") -> Flow:
     """The gradient flow on a table, with the same conservation laws as the population flow."""
+
+    def gradients(M: Any, Phi: Any) -> tuple[Any, Any]:
+        return context_gradients(M, Phi, contexts)
+
     return Flow(
         lambda theta: context_loss(theta, contexts),
-        velocity=lambda theta, out=None: move(
-            theta, lambda M, Phi: context_gradients(M, Phi, contexts), out
-        ),
+        velocity=lambda theta, out=None: move(theta, gradients, out),
+        speed=lambda theta: speed(theta, gradients),
         conserved=CONSERVED,
         host=True,
         name=name or f"one-layer attention, {contexts.rows:,} contexts",
