@@ -135,16 +135,14 @@ def move(
     return out
 
 
-def speed(
-    theta: OneLayerAttention, gradients: Callable[[Any, Any], tuple[Any, Any]]
-) -> float | np.floating:
+def speed(theta: OneLayerAttention, gradients: Callable[[Any, Any], tuple[Any, Any]]) -> float:
     """The norm of what `move` gives, without its two `dim x dim` matrices.
 
     `|W0^T F| = |R F|` where `W0^T = Q R`: as exact, and free of the width's square.
     """
     dW0, *factors = _factors(theta, gradients)
     R = np.linalg.qr(theta.W0.T, mode="r")
-    return np.sqrt(sum(np.vdot(x, x) for x in (dW0, *(R @ factor for factor in factors))))
+    return float(np.sqrt(sum(np.vdot(x, x) for x in (dW0, *(R @ factor for factor in factors)))))
 
 
 def _factors(
