@@ -18,6 +18,7 @@ from .fit import (
     slope as slope,
     statistical as statistical,
 )
+from .instruments import hand_solved as hand_solved
 from .ledger import Ledger as Ledger
 from .measure import (
     Measurement as Measurement,

@@ -6,7 +6,8 @@ The theorems are measured on the config's own words at widths that Condition 1 a
 
 from importlib import import_module
 
-from attnflow.claims import Claim, claims_in
+from attnflow.claims import Claim, claims_in, hand_solved
+from attnflow.studies.cooccurrence.paper import paper
 
 SECTIONS = (
     "population",  # Section 2
@@ -29,4 +30,5 @@ SECTIONS = (
 
 def everything() -> tuple[Claim, ...]:
     """All claims of the study."""
-    return claims_in(*(import_module(f"{__name__}.{section}") for section in SECTIONS))
+    modules = (import_module(f"{__name__}.{section}") for section in SECTIONS)
+    return (*claims_in(*modules), *hand_solved(paper))

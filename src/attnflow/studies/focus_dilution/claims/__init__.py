@@ -7,7 +7,8 @@ a two-group law are measured on the two-group law with the config's own first en
 
 from importlib import import_module
 
-from attnflow.claims import Claim, claims_in
+from attnflow.claims import Claim, claims_in, hand_solved
+from attnflow.studies.focus_dilution.paper import paper
 
 SECTIONS = (
     "population",  # Section 2, Appendix B
@@ -32,4 +33,5 @@ SECTIONS = (
 
 def everything() -> tuple[Claim, ...]:
     """All claims of the study."""
-    return claims_in(*(import_module(f"{__name__}.{section}") for section in SECTIONS))
+    modules = (import_module(f"{__name__}.{section}") for section in SECTIONS)
+    return (*claims_in(*modules), *hand_solved(paper))

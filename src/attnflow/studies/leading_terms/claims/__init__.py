@@ -6,7 +6,8 @@ What holds for any corpus is measured on small synthetic ones (`common.small`, `
 
 from importlib import import_module
 
-from attnflow.claims import Claim, claims_in
+from attnflow.claims import Claim, claims_in, hand_solved
+from attnflow.studies.leading_terms.paper import paper
 
 SECTIONS = (
     "definitions",  # Section 4, Appendix A
@@ -24,4 +25,5 @@ SECTIONS = (
 
 def everything() -> tuple[Claim, ...]:
     """All claims of the study."""
-    return claims_in(*(import_module(f"{__name__}.{section}") for section in SECTIONS))
+    modules = (import_module(f"{__name__}.{section}") for section in SECTIONS)
+    return (*claims_in(*modules), *hand_solved(paper))
