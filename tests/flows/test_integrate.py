@@ -273,9 +273,9 @@ def test_output_within_rounding_of_a_step_end_loses_no_step():
 
 def test_flushes_never_change_the_trajectory(monkeypatch):
     bare = final_bits(save=Linear(37))
-    monkeypatch.setattr("attnflow.flows.recorder.FLUSH_ROWS", 1)
+    monkeypatch.setattr("attnflow.flows.recorder.Recorder.FLUSH_ROWS", 1)
     assert final_bits(save=Linear(37)) == bare
-    monkeypatch.setattr("attnflow.flows.recorder.FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr("attnflow.flows.recorder.Recorder.FLUSH_SECONDS", 0.0)
     assert final_bits(save=Linear(37)) == bare
 
 

@@ -21,7 +21,7 @@ SCRIPT = """
 import os, sys
 from attnflow import walk
 from attnflow.flows import recorder
-walk.CHECKPOINT_STEPS, recorder.FLUSH_ROWS = 15, 10
+walk.CHECKPOINT_STEPS, recorder.Recorder.FLUSH_ROWS = 15, 10
 study, out, how = sys.argv[1:]
 
 def end(fraction, words):
@@ -143,7 +143,7 @@ def test_damage_to_an_unfinished_run_is_noticed_and_resumed_before_it(
     made, how, way, tmp_path, capsys, monkeypatch
 ) -> None:
     monkeypatch.setattr(walk, "CHECKPOINT_STEPS", 15)
-    monkeypatch.setattr("attnflow.flows.recorder.FLUSH_ROWS", 10)
+    monkeypatch.setattr("attnflow.flows.recorder.Recorder.FLUSH_ROWS", 10)
     whole = open_run(made["whole"])
     names = files(made[how])
     middle = [name for name in names if name.startswith("segments")][1:-1]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -77,9 +77,8 @@ class Adam:
 
 Optimiser = GradientDescent | Momentum | Adam
 
-CHUNK = 1024
-"""Steps of one compiled loop that looks at the marks after each of them."""
 MOST = 100_000_000
+"""Steps of a descent, where no limit is given."""
 
 
 @named_arguments(MOVED)
@@ -175,6 +174,9 @@ def _total(phase: Phase, dt: float, most: int) -> int:
 class _Trainer:
     """The compiled loops: so many optimiser updates of the flat state, with or without marks."""
 
+    CHUNK: ClassVar[int] = 1024
+    """Steps of one loop that looks at the marks after each of them."""
+
     def __init__(self, leg: Leg, optimiser: Optimiser, batch: Any, seed: int):
         system, layout, probes = leg.system, leg.system.layout, leg.probes
         updates = getattr(leg.flow, "updates", None)
@@ -203,7 +205,7 @@ class _Trainer:
                 y, state = step(first + k, y, state)
                 return y, state, seen.at[k].set(probes.trace_distances(y))
 
-            seen = jnp.zeros((CHUNK, len(probes)))
+            seen = jnp.zeros((self.CHUNK, len(probes)))
             return jax.lax.fori_loop(0, steps, body, (y, state, seen))
 
         self.advance = jax.jit(advance)
@@ -313,7 +315,7 @@ class _Descent(Course):
             self._taken(y, upto)
             return None
         while self.step < upto:
-            steps = min(CHUNK, upto - self.step)
+            steps = min(self.trainer.CHUNK, upto - self.step)
             first, before, state = self.step, y, self.state
             y, self.state, seen = self.trainer.watched(y, state, first, steps)
             stop, taken = self._cross(np.asarray(seen)[:steps])

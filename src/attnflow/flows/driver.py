@@ -27,7 +27,7 @@ from attnflow.flows.users import kinks
 
 DRIFT = 1000.0
 """A conserved quantity that moved by more than so many rtol was not conserved."""
-GRAZING = 1e-10
+GRAZING_TOLERANCE = 1e-10
 """How far beyond its surface a gate may be that never left it: more is a switch."""
 
 
@@ -324,7 +324,7 @@ class _Solve(Course):
         count = len(probes)
         gated = np.full(len(new) - count, -1)
         hit, direction = crossings(old, new, np.concatenate([probes.direction, gated]))
-        late = (old[count:] <= 0) & (new[count:] < -GRAZING)
+        late = (old[count:] <= 0) & (new[count:] < -GRAZING_TOLERANCE)
         if not hit.any() and not late.any():
             return None, None, measured
         when = {i: self._root(i, t_old, t_new) for i in np.flatnonzero(hit).tolist()}

@@ -8,7 +8,7 @@ SciPy is the second opinion, and the engine where scikit-sundae has no wheel. Th
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -16,12 +16,6 @@ from attnflow._errors import InputError, nearest
 from attnflow.flows.layout import Vector
 from attnflow.flows.options import Solver, has_cvode
 from attnflow.flows.switching import Field
-
-DENSE_LIMIT = 1500
-"""States up to this size get a dense Jacobian from SciPy's implicit methods."""
-
-HUGE = 1e150
-"""Stands for a non-finite velocity: finite, so that the error test rejects the step."""
 
 
 @dataclass
@@ -108,7 +102,7 @@ def choose(field: Field, y: Vector, until: float, solver: Solver) -> Choice:
             + ("short enough for Adams" if method == "adams" else "BDF, since stiffness may build")
         )
     elif method == "auto":
-        method = "lsoda" if field.size <= DENSE_LIMIT else "dop853"
+        method = "lsoda" if field.size <= Scipy.DENSE else "dop853"
         if method == "dop853":
             why.append(f"{field.size} parameters are too many for SciPy's dense Jacobian: explicit")
     # A small closed form runs in NumPy alone, and a sliding mode has no compiled Jacobian.
@@ -149,6 +143,9 @@ def spectral_radius(field: Field, y: Vector, products: int = 12) -> float:
 class _Counted:
     """Right-hand side and Jacobian product that count themselves."""
 
+    HUGE: ClassVar[float] = 1e150
+    """Stands for a non-finite velocity: finite, so that the error test rejects the step."""
+
     def __init__(self, field: Field, work: Work):
         self.field = field
         self.work = work
@@ -158,8 +155,8 @@ class _Counted:
         self.field.rhs(y, out)
         # A sum and not a dot product: BLAS would wake a thread for it at every evaluation.
         if not np.isfinite(out.sum()):
-            np.nan_to_num(out, copy=False, nan=HUGE, posinf=HUGE, neginf=-HUGE)
-            np.clip(out, -HUGE, HUGE, out=out)
+            np.nan_to_num(out, copy=False, nan=self.HUGE)
+            np.clip(out, -self.HUGE, self.HUGE, out=out)
 
     def jvp(self, y: Vector, v: Vector, out: Vector) -> None:
         self.work.jvp += 1
@@ -221,6 +218,9 @@ class Cvode:
 class Scipy:
     """SciPy's `OdeSolver` classes, stepped by hand."""
 
+    DENSE: ClassVar[int] = 1500
+    """States up to this size get a dense Jacobian from SciPy's implicit methods."""
+
     def __init__(self, field: Field, work: Work, choice: Choice, rtol: float, atol: float | Vector):
         import scipy.integrate as ivp
 
@@ -235,11 +235,11 @@ class Scipy:
         self._counted = _Counted(field, work)
         self._options: dict[str, Any] = {"rtol": max(rtol, 1e-13), "atol": atol}
         implicit = choice.method in ("lsoda", "radau", "bdf")
-        if implicit and field.size > DENSE_LIMIT:
+        if implicit and field.size > self.DENSE:
             raise InputError(
                 "method",
                 f"{choice.method!r} needs a dense Jacobian, and {field.size} parameters are "
-                f"more than {DENSE_LIMIT}; use engine='cvode' or method='dop853'",
+                f"more than {self.DENSE}; use engine='cvode' or method='dop853'",
             )
         if implicit and choice.jacobian == "exact":
             self._options["jac"] = self._jacobian

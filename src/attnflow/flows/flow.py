@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, final
+from typing import Any, ClassVar, Protocol, final
 
 import jax
 import jax.numpy as jnp
@@ -17,10 +17,6 @@ from attnflow.flows.layout import Layout, Params, Shares, Vector
 from attnflow.flows.users import callable_or_sentence, shape_of
 
 Scalar = Callable[..., Any]
-
-NATIVE = 64
-"""Up to so many numbers a closed form is measured in NumPy too: compiling costs more than a
-whole solve."""
 
 
 class FlowLike(Protocol):
@@ -157,10 +153,16 @@ class System:
     are where the state puts them.
     """
 
+    NATIVE: ClassVar[int] = 64
+    """Up to so many numbers a closed form is measured in NumPy too: compiling costs more than a
+    whole solve."""
+    SMALLEST: ClassVar[float] = 1e-146
+    """Squares of smaller numbers have lost digits to underflow."""
+
     def __init__(self, flow: Flow, layout: Layout, y: Vector):
         self.flow, self.layout, self.size = flow, layout, layout.size
         self.has_loss = flow._loss is not None
-        self.native = flow.host and layout.size <= NATIVE
+        self.native = flow.host and layout.size <= self.NATIVE
         self.gates = (
             None if flow.gates is None else flow.gates.bind(layout, y if self.native else None)
         )
@@ -343,13 +345,9 @@ class System:
         if bad:
             raise InputError(f"start.{bad[0]}", "a NaN or infinite entry; a start is finite")
         largest = float(np.abs(y).max())
-        if 0 < largest < SMALLEST:
+        if 0 < largest < self.SMALLEST:
             raise InputError(
                 "start",
                 f"its largest entry is {largest:.2g}, whose square underflows; at least "
-                f"{SMALLEST:.0e} (or exactly 0)",
+                f"{self.SMALLEST:.0e} (or exactly 0)",
             )
-
-
-SMALLEST = 1e-146
-"""Squares of smaller numbers have lost digits to underflow."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +19,6 @@ from attnflow.flows.users import shape_of, takes_two
 
 RESERVED = ("time", "step", "state", "speed", "parameter", "gates", "gate", "phase")
 """Names of columns and axes that a trajectory has of its own."""
-NATIVE = 256
-"""Up to so many numbers, what NumPy can measure of a closed form is not compiled."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +141,9 @@ class Probes:
 class _Fused:
     """Named functions of (theta, shares): in NumPy where they are NumPy's, else compiled once."""
 
+    NATIVE: ClassVar[int] = 256
+    """Up to so many numbers, what NumPy can measure of a closed form is not compiled."""
+
     def __init__(
         self,
         system: System,
@@ -228,7 +229,9 @@ class _Fused:
     def _native(self, key: Any, y: Vector) -> Any:
         """The value in NumPy: of what is written for it, and of systems so small that nothing
         should be compiled."""
-        if not (self._system.flow.host and (self._system.size <= NATIVE or key in self._hosts)):
+        if not (
+            self._system.flow.host and (self._system.size <= self.NATIVE or key in self._hosts)
+        ):
             return None
         theta = self._system.layout.unflatten(y)
         try:

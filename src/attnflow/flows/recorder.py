@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -21,9 +21,6 @@ from attnflow.flows.phases import Phase, freeze
 from attnflow.flows.probes import Probes
 from attnflow.flows.sinks import Checkpoint, Event, MemorySink, Segment, Shape, Sink, dataset
 from attnflow.flows.solution import Part, Solution, Status
-
-FLUSH_ROWS = 256
-FLUSH_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -70,7 +67,10 @@ def legs_of(
 class Recorder:
     """Measures states into rows and hands them to the sink in segments."""
 
-    KEPT = 5_000_000
+    FLUSH_ROWS: ClassVar[int] = 256
+    FLUSH_SECONDS: ClassVar[float] = 2.0
+    """A flush is due after so many rows, or so long after the last one."""
+    KEPT: ClassVar[int] = 5_000_000
     """Numbers of states kept in memory, for whoever asks for them again."""
 
     def __init__(self, legs: Sequence[Leg], store: Store):
@@ -128,7 +128,8 @@ class Recorder:
         self._rows.append(row)
         self._keep(t, y)
         self.last_time = t
-        if len(self._rows) >= FLUSH_ROWS or time.monotonic() - self._flushed > FLUSH_SECONDS:
+        late = time.monotonic() - self._flushed > self.FLUSH_SECONDS
+        if late or len(self._rows) >= self.FLUSH_ROWS:
             self.flush()
 
     def _keep(self, t: float, y: Vector) -> None:

@@ -20,9 +20,9 @@ from attnflow.flows.gates import Mode
 from attnflow.flows.layout import Shares, Vector, squared_norm
 from attnflow.flows.sinks import Event
 
-ROUNDING = 1e-9
+SHARE_TOLERANCE = 1e-9
 """What a share may lie outside [0, 1] and a rate beyond 0, relative to the largest."""
-TOGETHER = 1e-12
+SURFACE_TOLERANCE = 1e-12
 """Gates this close to 0 switch at the same instant: by symmetry, and rounding must not choose."""
 
 Units = list[tuple[int, ...]]
@@ -95,7 +95,7 @@ class Field:
             return None
         guards = self.system.guards(y)
         self.on, self.units = (guards > 0) * 1.0, []
-        near = tuple(np.flatnonzero(np.abs(guards) <= TOGETHER).tolist())
+        near = tuple(np.flatnonzero(np.abs(guards) <= SURFACE_TOLERANCE).tolist())
         return self._settle(y, [near] if near else [])
 
     def switch(self, y: Vector, hit: Sequence[int]) -> str | None:
@@ -110,7 +110,7 @@ class Field:
                 return None
         d = self.distances(y, self.shares(y))
         free = [i for i in range(len(d)) if i not in sliding]
-        near = {i for i in free if d[i] <= TOGETHER} | (set(hit) - set(sliding))
+        near = {i for i in free if d[i] <= SURFACE_TOLERANCE} | (set(hit) - set(sliding))
         return self._settle(y, [*self.units, tuple(sorted(near))])
 
     def changes(self, t: float, before: Shares, slid: Sequence[int]) -> list[Event]:
@@ -196,12 +196,14 @@ class Field:
                 on[at] = 1.0 if c == "on" else 0.0
         at = tuple(i for unit in slide for i in unit)
         v, share = self._combined(y, on, at)
-        if not ((share >= -ROUNDING) & (share <= 1 + ROUNDING)).all():
+        if not ((share >= -SHARE_TOLERANCE) & (share <= 1 + SHARE_TOLERANCE)).all():
             return False
         rate = self.system.guard_rate(y, v)
         # Where every gate slides all of `rate` is rounding: its size is that of the field beside.
         beside = self.system.guard_rate(y, self._combined(y, on, ())[0])
-        slack = ROUNDING * max(np.abs(rate).max(initial=0.0), np.abs(beside).max(initial=0.0))
+        slack = SHARE_TOLERANCE * max(
+            np.abs(rate).max(initial=0.0), np.abs(beside).max(initial=0.0)
+        )
         for unit in units:
             for i in unit:
                 away = abs(rate[i]) if unit in slide else rate[i] * (1 - 2 * on[i])
@@ -230,7 +232,7 @@ class Field:
         steps -= off
         rate = self.system.guard_rate(y, off)[at]
         rates = np.array([self.system.guard_rate(y, step)[at] for step in steps])
-        share = np.linalg.pinv(rates.T, rtol=ROUNDING) @ -rate
+        share = np.linalg.pinv(rates.T, rtol=SHARE_TOLERANCE) @ -rate
         return off + share @ steps, share
 
     def _leave(self, u: Shares, leaving: Sequence[int]) -> None:

@@ -12,10 +12,10 @@ import numpy as np
 from attnflow._precision import float64
 from attnflow.claims.instruments.systems import Numbers, Sink, begin
 from attnflow.flows import Adam, Every, Flow, GradientDescent, Linear, Mark, Momentum, Phase, Store
-from attnflow.flows.discrete import CHUNK, Optimiser, descend
+from attnflow.flows.discrete import Optimiser, _Trainer, descend
 from attnflow.flows.solution import Solution
 
-RATE = 0.1
+RATE, CHUNK = 0.1, _Trainer.CHUNK
 
 
 def bowl(c: float, **options: Any) -> Flow:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from attnflow.flows.sinks import joined
 from attnflow.flows.solution import Solution
 
 RTOL = 1e-9
-Numbers = tuple[list[float], list[float]]
+Numbers = tuple[Sequence[float], Sequence[float]]
 """What is predicted and what a solve tells."""
 
 
