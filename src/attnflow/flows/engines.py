@@ -29,7 +29,7 @@ class Work:
     seconds: float = 0.0
 
     def as_dict(self) -> dict[str, float]:
-        return {**vars(self), "seconds": round(self.seconds, 6)}
+        return dict(vars(self))
 
 
 class Engine(Protocol):
@@ -124,20 +124,17 @@ def build(choice: Choice, field: Field, work: Work, rtol: float, atol: float) ->
 def spectral_radius(field: Field, y: Vector, products: int = 12) -> float:
     """The largest |eigenvalue| of the linearised flow at `y`, by power iteration (a fair guess)."""
     v = np.random.default_rng(0).standard_normal(field.size)
-    out = np.empty_like(v)
-    radius = 0.0
-    base = np.empty_like(v)
+    out, base = np.empty_like(v), np.empty_like(v)
     field.rhs(y, base)
-    for _ in range(products):
-        v /= np.linalg.norm(v)
-        # A difference quotient: an exact product would cost a compilation for one number.
-        h = 1e-7 * max(1.0, float(np.linalg.norm(y)))
-        field.rhs(y + h * v, out)
-        v = (out - base) / h
+    # A difference quotient: an exact product would cost a compilation for one number.
+    h = 1e-7 * max(1.0, float(np.linalg.norm(y)))
+    with np.errstate(all="ignore"):
+        for _ in range(products):
+            v /= np.linalg.norm(v)
+            field.rhs(y + h * v, out)
+            v = (out - base) / h
         radius = float(np.linalg.norm(v))
-        if not np.isfinite(radius) or radius == 0.0:
-            return 0.0
-    return radius
+    return radius if np.isfinite(radius) else 0.0
 
 
 class _Counted:
@@ -166,6 +163,10 @@ class _Counted:
 class Cvode:
     """SUNDIALS CVODE through scikit-sundae."""
 
+    t: float
+    y: Vector
+    _looked_back: bool
+
     def __init__(self, field: Field, work: Work, choice: Choice, rtol: float, atol: float | Vector):
         from sksundae.cvode import CVODE, CVODEJacTimes
 
@@ -185,9 +186,6 @@ class Cvode:
             krylov_dim=10,
             **options,
         )
-        self._looked_back = False
-        self.t = 0.0
-        self.y: Vector = np.empty(0)
 
     def start(self, t: float, y: Vector) -> None:
         self._solver.init_step(t, y)
@@ -218,6 +216,9 @@ class Cvode:
 class Scipy:
     """SciPy's `OdeSolver` classes, stepped by hand."""
 
+    t: float
+    y: Vector
+    _solver: Any
     DENSE: ClassVar[int] = 1500
     """States up to this size get a dense Jacobian from SciPy's implicit methods."""
 
@@ -243,9 +244,6 @@ class Scipy:
             )
         if implicit and choice.jacobian == "exact":
             self._options["jac"] = self._jacobian
-        self._solver: Any = None
-        self.t = 0.0
-        self.y: Vector = np.empty(0)
 
     def _rhs(self, t: float, y: Vector) -> Vector:
         out = np.empty_like(y)

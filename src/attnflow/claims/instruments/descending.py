@@ -11,7 +11,18 @@ import numpy as np
 
 from attnflow._precision import float64
 from attnflow.claims.instruments.systems import Numbers, Sink, begin
-from attnflow.flows import Adam, Every, Flow, GradientDescent, Linear, Mark, Momentum, Phase, Store
+from attnflow.flows import (
+    Adam,
+    Every,
+    Flow,
+    GradientDescent,
+    Limits,
+    Linear,
+    Mark,
+    Momentum,
+    Phase,
+    Store,
+)
 from attnflow.flows.discrete import Optimiser, _Trainer, descend
 from attnflow.flows.solution import Solution
 
@@ -51,7 +62,8 @@ def crossed(c: float) -> Numbers:
     flow = Flow(lambda th: 0.5 * (15 * th["x"][0] ** 2 + 5e-4 * c * th["x"][1] ** 2))
     x = lambda th: th["x"][0] * 2.0**20  # noqa: E731
     marks = {"up": Mark(x, 0.0, 1), "down": Mark(x, 0.0, -1), "both": lambda th: th["x"] - 0.4}
-    run = trained(flow, 3 * CHUNK, GradientDescent(RATE), marks=marks, stops={"far": far})
+    how: dict[str, Any] = {"marks": marks, "stops": {"far": far}, "save": Linear(2)}
+    run = trained(flow, 3 * CHUNK, GradientDescent(RATE), **how)
     first = [(e.time / RATE, e.direction, e.index, len(e.name)) for e in run.events[:5]]
     known = [1, -1, 0, 4, 1, -1, 0, 4, 2, 1, 0, 2, 3, -1, 0, 4, 4, 1, 0, 2]
     last, end = run.events[-1], CHUNK + 3
@@ -122,8 +134,10 @@ def minibatches(c: float) -> Numbers:
         x = x - RATE * 0.5 * (c * x + np.asarray(noise(jax.random.fold_in(key, k))))
     flow = Flow(lambda th: 0.5 * c * (th["x"] ** 2).sum(), rates={"x": 0.5})
     batch = lambda th, key: 0.5 * c * (th["x"] ** 2).sum() + jnp.sum(noise(key) * th["x"])  # noqa: E731
-    run = trained(flow, 6, GradientDescent(RATE), batch=batch, seed=7)
-    return x.tolist(), run.final["x"].tolist()
+    how: dict[str, Any] = {"batch": batch, "seed": 7, "save": Linear(2)}
+    marks = {"never": Mark(lambda th: th["x"][0], 9.0)}
+    runs = [trained(flow, 6, GradientDescent(RATE), **how, marks=m) for m in (None, marks)]
+    return [*x, *x], np.ravel([run.final["x"] for run in runs]).tolist()
 
 
 def descents_resumed(c: float) -> Numbers:
@@ -138,11 +152,15 @@ def descents_resumed(c: float) -> Numbers:
         where = Store(sink, every=5)
         run = trained(flow, 23, Adam(RATE), save=Every(4), store=where, marks=marks)
         rows, steps = run.trajectory, [e.time / RATE for e in run.events]
-        return [*rows["loss"].values, *rows["step"].values, run.drifts["first"], *steps]
+        told = [*rows["loss"].values, *rows["step"].values, run.drifts["first"], *steps]
+        return [*told, run.work["steps"], run.work["restarts"]]
 
     with contextlib.suppress(KeyboardInterrupt):
-        go(c, broken)
-    return go(2.0, whole), go(2.0, broken) if c == 2.0 else go(c, Sink())
+        go(2.0, broken)
+    known = [*go(2.0, whole), 20, 20 * RATE, 10, 10 * RATE]
+    ended = [broken.last.step, broken.last.time]
+    again = go(c, broken if c == 2.0 else Sink())
+    return known, [*again, whole.last.step, whole.last.time, *ended]
 
 
 def drift_of_descent(c: float) -> Numbers:
@@ -158,6 +176,19 @@ def drift_of_descent(c: float) -> Numbers:
         known.append(np.abs(x**2 - 1).max() / (x**2 + y**2).max())
         found.append(run.drifts["first"])
     return known, found
+
+
+def descents_limited(c: float) -> Numbers:
+    """A descent that has no time left ends with the steps to its first row, one that has enough
+    takes all of its steps, and says how many; the rows of a second phase are at its own times."""
+    how = GradientDescent(RATE)
+    runs = [trained(bowl(c), 10, how, save=Every(3), limits=Limits(seconds=s)) for s in (1e-9, 1e6)]
+    said = [float(run.sentence.split()[1]) for run in runs[1:]]
+    steps = [run.work["steps"] for run in runs]
+    phases = [Phase("one", bowl(c), 4 * RATE), Phase("two", bowl(c), 6 * RATE)]
+    rows = trained(phases, None, how, save=Linear(3)).trajectory["step"].values
+    known = [3, 10, 10, 0, 2, 4, 7, 10, (1 - RATE * c) ** 3]
+    return known, [*steps, *said, *rows, runs[0].final["x"][0]]
 
 
 def diverged(c: float) -> Numbers:
@@ -183,5 +214,6 @@ DESCENTS = {
     "minibatches": (minibatches.__doc__, minibatches),
     "a descent that is resumed": (descents_resumed.__doc__, descents_resumed),
     "drift of a descent": (drift_of_descent.__doc__, drift_of_descent),
+    "what ends a descent": (descents_limited.__doc__, descents_limited),
     "a descent that diverges": (diverged.__doc__, diverged),
 }

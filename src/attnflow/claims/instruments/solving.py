@@ -7,8 +7,21 @@ from typing import Any
 
 import numpy as np
 
+from attnflow._errors import InputError
 from attnflow.claims.instruments.systems import RTOL, Numbers, begin, flow_of, solved
-from attnflow.flows import Every, Flow, Limits, Linear, Log, Mark, Phase, Solver, Store, integrate
+from attnflow.flows import (
+    Every,
+    Flow,
+    Limits,
+    Linear,
+    Log,
+    Mark,
+    Phase,
+    Solver,
+    Store,
+    integrate,
+    opinion,
+)
 from attnflow.flows.driver import absolute_tolerance
 from attnflow.flows.engines import METHODS, choose, spectral_radius
 from attnflow.flows.recorder import Bounds
@@ -38,14 +51,19 @@ def phased(c: float) -> Numbers:
     phases = [Phase("up", up, 1.0), Phase("down", down, 5.0, stop), Phase("last", up, 0.5)]
     run = solved(phases, [0], save=Linear(3))
     parts = [x for p in run.phases for x in (p.begins, p.ends)]
-    rows, events = run.trajectory, [x for e in run.events for x in (e.time, e.index)]
+    rows = run.trajectory
+    events = [x for e in run.events for x in (e.time, e.index, e.direction)]
     times, phase = [0, 0.5, 1, 1.5, 1.75, 2], [0, 0, 0, 1, 2, 2]
-    known = [1, 0, 1.5, 0, 2, 2, 0, 1, 1, 1.5, 1.5, 2, *times, *phase, c / 2]
+    directions = [e.direction for e in run.events]
+    known = [1, 0, directions[0], 1.5, 0, -1, 2, 2, 1, 0, 1, 1, 1.5, 1.5, 2, *times, *phase, c / 2]
     return known, [*events, *parts, *rows["time"].values, *rows["phase"].values, *run.final["x"]]
 
 
 def drifting(rate: float) -> Flow:
-    kept = {"norm": lambda theta: np.sum(theta["x"] ** 2)}
+    kept = {
+        "norm": lambda theta: np.sum(theta["x"] ** 2),
+        "less": lambda th: 0.9 * th["x"][:1] ** 2,
+    }
     return flow_of(lambda x: np.full(2, rate), conserved=kept)
 
 
@@ -58,7 +76,9 @@ def drifted(c: float) -> Numbers:
     parts = [(size(t) - size(s)) / size(t) for s, t in ((0, 1), (0, 0.5), (0.5, 1))]
     near = [solved(drifting(r * c * RTOL / 4), [1.0, 1.0], 1.0) for r in (999.5, 1000.5)]
     found = [str(run.status) == "drifted" for run in (one, two, *near)]
-    return [parts[0], sum(parts[1:]), 1, 1, 0, 1], [one.drifts["norm"], two.drifts["norm"], *found]
+    found.append("'norm' drifted" in one.sentence)
+    known = [parts[0], sum(parts[1:]), 1, 1, 0, 1, 1]
+    return known, [one.drifts["norm"], two.drifts["norm"], *found]
 
 
 def resolved(c: float) -> Numbers:
@@ -75,10 +95,15 @@ def resolved(c: float) -> Numbers:
 def by_every_engine(c: float) -> Numbers:
     """x = (cos ct, sin ct) at t = 1, by every method of both engines, and at times in between."""
     flow = flow_of(lambda x: c * np.array([-x[1], x[0]]))
-    runs = [solved(flow, [1, 0], 1.0, solver=Solver(e, m)) for e in METHODS for m in METHODS[e]]
+    marks = {"other": Mark(lambda th: th["x"][1], 0.2), "up": Mark(lambda th: th["x"][1], 0.5)}
+    kinds = [Solver(e, m) for e in METHODS for m in METHODS[e]]
+    runs = [solved(flow, [1, 0], 1.0, solver=kind, marks=marks) for kind in kinds]
     times = np.array([0, 0.25, 0.5, 1])
     known = np.stack([np.cos(c * times), np.sin(c * times)], axis=1)
-    return [*known.ravel()] * len(runs), np.ravel([run.states(times)["x"] for run in runs]).tolist()
+    found = [run.states(times)["x"] for run in runs]
+    one = [*runs[0].at(0.5)["x"], runs[0].first("up"), runs[0].first("never", c)]
+    known = [*known.ravel()] * len(runs)
+    return [*known, *np.ravel(known)[4:6], np.pi / 6 / c, c], [*np.ravel(found), *one]
 
 
 def turn(c: float) -> Any:
@@ -92,7 +117,8 @@ def rows_of(c: float) -> Numbers:
     flow = flow_of(turn(c))
     seen = {"twice": lambda theta: 2 * theta["x"], "one": lambda theta: theta["x"][1]}
     how: dict[str, Any] = {"observe": seen, "store": Store(states=True)}
-    runs = [solved(flow, [1, 0], 3.0, save=s, **how) for s in (Every(7), Linear(4), Log(3, 0.03))]
+    plans = (Every(7), Linear(4), Log(3, 0.03), Log(3))
+    runs = [solved(flow, [1, 0], 3.0, save=save, **how) for save in plans]
     known, found = [], []
     for run in runs:
         rows = run.trajectory.isel(time=[0, 1, 2, 3, -1])
@@ -101,9 +127,10 @@ def rows_of(c: float) -> Numbers:
         known += [circle, 2 * circle, circle[:, 1], np.full(len(t), c)]
         found += [rows[name].values for name in ("state", "twice", "one", "speed")]
     steps = runs[0].work["steps"]
-    known += [[0, 7, 14, 21, steps, 2 + (steps - 1) // 7], [0, 1, 2, 3, 0, 0.03, 0.3, 3]]
+    known += [[0, 7, 14, 21, steps, 2 + (steps - 1) // 7], [0, 1, 2, 3, 0, 0.03, 0.3, 3, 0, 3e-5]]
     every = runs[0].trajectory["step"].values
-    found += [every[[0, 1, 2, 3, -1]], [len(every)], *(r.trajectory["time"] for r in runs[1:])]
+    found += [every[[0, 1, 2, 3, -1]], [len(every)], *(r.trajectory["time"][:4] for r in runs[1:3])]
+    found += [runs[3].trajectory["time"][:2]]
     return [x for part in known for x in np.ravel(part)], [x for p in found for x in np.ravel(p)]
 
 
@@ -153,12 +180,46 @@ def set_up(c: float) -> Numbers:
     system, scaled = (flow.bind(begin(y)) for flow in flows)
     field = Field(system)
     explicit = [choose(field, y, n / c, Solver()).method == "adams" for n in (19.9, 20.1)]
+    explicit.append(choose(field, y, 1.0, Solver("scipy")).method == "lsoda")
     sizes = [(system, c * y), (system, 0 * y), (system, c * y / 1e200), (scaled, y)]
     found = [absolute_tolerance(s, x, 1e-3) for s, x in sizes]
     mean = c * np.sqrt(25 / 3)
     found[2] *= 1e200
-    known = [c, 1, 0, 1e-3 * mean, 1e-3, 1e-3 * mean, 1e-4 * c]
+    known = [c, 1, 0, 1, 1e-3 * mean, 1e-3, 1e-3 * mean, 1e-4 * c]
     return known, [round(spectral_radius(field, y), 4), *explicit, *found]
+
+
+def at_other_rates(c: float) -> Numbers:
+    """A closed form whose blocks have rates moves by them, and so its speed is theirs, whether it
+    has a speed of its own, which knows no rates, or not; a frozen block stands still."""
+
+    def velocity(theta: Any, out: Any) -> None:
+        out["x"][:], out["y"][:] = c, 2 * c
+
+    start, known, found = {"x": np.zeros(1), "y": np.zeros(1)}, [], []
+    for own in (None, lambda theta: float(np.sqrt(5) * c)):
+        flow = Flow(velocity=velocity, host=True, speed=own)
+        fast = Flow(velocity=velocity, host=True, speed=own, rates={"y": 3.0})
+        still = [Phase("still", fast, 1.0, frozen=("y",))]
+        for each, until, rate in ((flow, 1.0, 1), (fast, 1.0, 3), (still, None, 0)):
+            run = integrate(each, start, until, progress=False)
+            known += [c, 2 * rate * c, c * np.hypot(1, 2 * rate)]
+            found += [run.final["x"][0], run.final["y"][0], run.trajectory["speed"].values[-1]]
+    return known, found
+
+
+def refused(c: float) -> Numbers:
+    """A start is finite, and its largest entry has a square."""
+
+    def taken(*start: float) -> float:
+        try:
+            run = solved(flow_of(lambda x: 0 * x), start, c)
+        except InputError:
+            return 0.0
+        return run.time
+
+    starts = [(1e-147, 0), (1e-147, 1), (2e-146, 0), (0, 0), (np.nan, 1), (np.inf, 1)]
+    return [0, c, c, c, 0, 0], [taken(*start) for start in starts]
 
 
 def limited(c: float) -> Numbers:
@@ -207,11 +268,21 @@ def broken(c: float) -> Numbers:
 
 
 def second_opinion(c: float) -> Numbers:
-    """A cross-check by the other engine tells how far apart the two are: less than a thousand
+    """Asked for a second opinion, every solve is ten times tighter, or by the other engine, and is
+    counted. A cross-check by the other engine tells how far apart the two are: less than a thousand
     tolerances here, where both are at the end of the path."""
-    run = solved(flow_of(turn(c)), [1, 0], 1.0, solver=Solver(cross_check=True))
+    flow = flow_of(turn(c))
+    run = solved(flow, [1, 0], 1.0, solver=Solver(cross_check=True))
+    with opinion.counting() as count, opinion.asking(opinion.TIGHTER):
+        tight = [solved(flow, [1, 0], 1.0, solver=Solver(atol=a)) for a in (None, 1e-6)]
+    with opinion.asking(opinion.OTHER):
+        other = [solved(flow, [1, 0], 1.0, solver=e).solver["engine"] for e in METHODS]
     gaps = list((run.cross_check or {"none": np.inf}).values())
-    return [np.cos(c), np.sin(c), 1.0], [*run.final["x"], float(max(gaps) < 1e3)]
+    scale = np.sqrt(0.5)
+    known = [np.cos(c), np.sin(c), 1, 2, RTOL / 10, RTOL / 10 * scale, 1e-7, 1, 1]
+    asked = [count[0], tight[0].rtol, tight[0].atol, tight[1].atol]
+    swapped = [name == e for name, e in zip(other, ("scipy", "cvode"), strict=True)]
+    return known, [*run.final["x"], float(max(gaps) < 1e3), *asked, *swapped]
 
 
 SOLVES = {
@@ -223,6 +294,8 @@ SOLVES = {
     "what a solve counts": (counted.__doc__, counted),
     "what a solve resolves": (resolved.__doc__, resolved),
     "how a solve is set up": (set_up.__doc__, set_up),
+    "rates of blocks": (at_other_rates.__doc__, at_other_rates),
+    "starts that are refused": (refused.__doc__, refused),
     "what ends a solve": (limited.__doc__, limited),
     "a solve that breaks": (broken.__doc__, broken),
     "every engine": (by_every_engine.__doc__, by_every_engine),
