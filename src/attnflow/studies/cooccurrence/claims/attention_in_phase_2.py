@@ -20,27 +20,20 @@ from attnflow.claims import (
 )
 from attnflow.studies.cooccurrence import theory
 from attnflow.studies.cooccurrence.claims.common import declared, each, phase_2, two_targets
-from attnflow.studies.cooccurrence.claims.early_phase import RANDOM, RELEVANT, value_rates
-from attnflow.studies.cooccurrence.claims.late_phase import (
-    SCORES,
-    SOFTMAX,
-    VALUE_PRODUCTS,
-    VALUES,
-    box,
-    moving,
-    pushed,
-    since,
-)
+from attnflow.studies.cooccurrence.claims.late_phase import SOFTMAX, VALUES, box, moving, pushed
 from attnflow.studies.cooccurrence.claims.scaling import (
     AT,
     END,
     LAST,
+    RANDOM,
+    RELEVANT,
     SETTING,
     WIDTHS,
     Over,
     Quantity,
     Record,
     bounded,
+    changed,
     few,
     in_phase_2,
     largest,
@@ -53,18 +46,21 @@ from attnflow.studies.cooccurrence.paper import paper
 claim = partial(declared, __name__, phase_2, setting=SETTING)
 at_all_times = partial(claim, setting=AT)
 
+VALUE_PRODUCTS = changed("VV", "value products", late=True)
+SCORES = changed("S", "scores", late=True)
+
 
 # --- Value products and random words.
 
 
 def least_product(r: Record) -> np.ndarray:
-    d = value_rates(r)
+    d = r.dVV
     signed = [d[:, 0, 1], d[:, 0, 0], d[:, 1, 1], -d[:, 0, 2], -d[:, 1, 2]]
     return np.min(signed, axis=0) / np.abs(d[:, :3, :3]).max(axis=(1, 2))
 
 
 def common_product(r: Record) -> np.ndarray:
-    d = value_rates(r)
+    d = r.dVV
     return -d[:, 2, 2] / np.abs(d[:, :3, :3]).max(axis=(1, 2))
 
 
@@ -79,7 +75,7 @@ VALUE_ROWS = (
         "Lemma F.11",
         r"""In phase 2 value products change by $O(\frac{\log m\log t}{\sigma_1^2mm_1})$: the power
         of $m$.""",
-        power("O", -1.0, since("VV"), VALUES),
+        power("O", -1.0, VALUE_PRODUCTS[1], VALUES),
     ),
     claim(
         "Cor F.12",

@@ -19,13 +19,12 @@ from attnflow.studies.cooccurrence.claims.scaling import (
     SETTING,
     WIDE,
     WIDTHS,
-    Named,
     Quantity,
     Record,
     bounded,
+    changed,
     few,
     in_phase_2,
-    largest,
     power,
     record,
 )
@@ -41,14 +40,7 @@ SOFTMAX = Erratum(
 )
 
 
-def since(name: str) -> Quantity:
-    """The largest change of a product in phase 2."""
-    return lambda r: largest(r.change(name, r.end)[r.late])
-
-
-VALUES: Named = ("the change of values G", since("G"))
-VALUE_PRODUCTS: Named = ("the change of value products", since("VV"))
-SCORES: Named = ("the change of scores", since("S"))
+VALUES = changed("G", "values G", late=True)
 
 
 def ratio(x: np.ndarray, y: np.ndarray) -> np.ndarray:

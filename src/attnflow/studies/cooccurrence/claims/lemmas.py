@@ -20,7 +20,6 @@ from attnflow.studies.cooccurrence.claims.common import (
     phase_2,
     through,
 )
-from attnflow.studies.cooccurrence.claims.early_phase import scale
 from attnflow.studies.cooccurrence.claims.scaling import (
     SETTING,
     WIDTHS,
@@ -68,7 +67,7 @@ def first_rate_of_targets(study) -> Measurement:
     over = Over(all_starts, lambda s: s[0].dim)  # type: ignore[arg-type]
 
     def ratio(of: Any, width: int = 0) -> Quantity:
-        return lambda s: of(s[1][:, :2]) / scale(s[0]) * s[0].dim ** float(width)  # type: ignore
+        return lambda s: of(s[1][:, :2]) / s[0].scale * s[0].dim ** float(width)  # type: ignore
 
     squared = ("in units of the squared width", ratio(np.min, -1))
     without = ("without the width in the scale", ratio(np.max, 1))
@@ -78,7 +77,7 @@ def first_rate_of_targets(study) -> Measurement:
         fastest=power("O", 0.0, ratio(np.max), without, 0.15, over)(study),
         constant=equal(
             predicted=1 / 6,
-            measured=float(widest[1][:, :2].mean()) / scale(widest[0]),
+            measured=float(widest[1][:, :2].mean()) / widest[0].scale,
             rtol=0.05,
             control=Control("as if g(0) = 1", float(task.law[0] - task.law[1])),
         ),
