@@ -146,8 +146,8 @@ def test_a_population_that_cannot_be_listed_is_drawn():
     """Also with uniform attention: no run ends in a refusal."""
     task = WordCooccurrence(10, 40)
     G = np.random.default_rng(0).normal(size=40)
-    found = observables.bag_population(task, G, 4000, 1)
-    again = observables.bag_population(task, G, 4000, 2)
+    found = observables.bag_population(task, G, 1, draws=4000)
+    again = observables.bag_population(task, G, 2, draws=4000)
     assert found.loss_error > 0
     assert abs(found.loss - again.loss) < 5 * np.hypot(found.loss_error, again.loss_error)
 

@@ -26,9 +26,6 @@ from attnflow.studies.cooccurrence.paper import paper
 from attnflow.studies.study import Forecast, Study
 from attnflow.tasks.cooccurrence import Sentences, WordCooccurrence
 
-DRAWS = 200_000
-"""Sentences of the population that are drawn where listing all of them would take more."""
-
 EXPERIMENT: dict[str, Any] = {"tokens": "iid", "vocab": 64, "init": "torch-output"}
 """Appendix A beside the defaults (n = 60, L = 5, m = 128, m1 = 256, rate .01): words of dimension
 64 with repeats, and the one reading of "Kaiming" that shows the described curves."""
@@ -173,8 +170,8 @@ class Cooccurrence(Study):
         """The absolute tolerance follows the smallest that grows: a score, s0^2 sqrt m at first."""
         if self.config.infinite:
             return Solver()
-        size = self.initialisation.s0**2 * np.sqrt(self.config.dim)
-        return Solver(atol=self.config.rtol * min(1.0, float(size)))
+        c, s0 = self.config, self.initialisation.s0
+        return Solver(atol=c.rtol * min(1.0, float(s0**2 * np.sqrt(c.dim))))
 
     @cached_property
     def experiment(self) -> dict[str, Cooccurrence]:
@@ -235,14 +232,14 @@ class Cooccurrence(Study):
             margins = self.task.label * (self.task.relevant @ final)
             return observables.weighed(margins, self.bags[2])
         if c.infinite:
-            return observables.bag_population(self.task, final, DRAWS, c.seed)
+            return observables.bag_population(self.task, final, c.seed)
         found = value_mlp.correlations(final)
         G, S = np.asarray(found.G), np.asarray(found.S)
 
         def margin(sentences: Sentences) -> np.ndarray:
             return observables.margins_of(sentences, c.dim, G, S)
 
-        return observables.population(self.task, margin, DRAWS, c.seed)
+        return observables.population(self.task, margin, c.seed)
 
     def forecast(self) -> Forecast:
         """The late law of the largest margin, and the samples from which on it generalises."""

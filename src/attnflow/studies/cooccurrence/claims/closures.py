@@ -78,10 +78,26 @@ def velocities(study) -> Measurement:
     wide = Control("scores divided by sqrt(4 m)", lambda at: weights(at, 4 * DIM))
     slow = Control("u at the rate of the others", lambda at: reduced(at, 1.0))
     where = all_points(study)
+
+    def uniform(at: Point, weight: float = 1.0) -> np.ndarray:
+        """Loss and velocity at infinite width."""
+        X, G = at.sentences, at.model.WV[0]
+        flow = value_mlp.bag_flow(X.bags, X.label, weight * X.weight)
+        return np.array([flow.loss(G), *flow.velocity(G)])
+
+    def regression(at: Point) -> np.ndarray:
+        """Logistic regression on bags of words."""
+        bags, G = at.X.sum(axis=2), at.model.WV[0]
+        F = at.y * (bags @ G)
+        pulls = at.y / (1 + np.exp(F)) / len(F)
+        return np.array([np.log(1 + np.exp(-F)).mean(), *(pulls @ bags)])
+
+    double = Control("every sample twice", lambda at: uniform(at, 2.0))
     return every(
         weights=identity(
             over=where, predicted=weights, measured=lambda at: stacked(at.moved), control=wide
         ),
+        infinite=identity(over=where, predicted=uniform, measured=regression, control=double),
         reduced=identity(over=where, predicted=reduced, measured=exact, control=slow),
     )
 
@@ -246,7 +262,7 @@ def what_a_run_observes(study) -> Measurement:
         u = weights.a @ weights.W
         there = Point(X, weights)
         G_rate = weights.a @ (there.moved["W"] @ weights.WV + weights.W @ there.moved["WV"])
-        shown = min(k + observables.SHOWN, X.vocab)
+        shown = min(k + 3, X.vocab)
         C = weights.WK.T @ weights.WQ - first.WK.T @ first.WQ
         C[:k, :k] = 0
         others = C.size - k * k

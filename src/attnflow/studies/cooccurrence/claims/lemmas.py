@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 
 from attnflow.claims import Control, Measurement, always, at_least, at_most, equal, every, sign
+from attnflow.flows.sinks import Event
 from attnflow.models.value_mlp import weight_flow
+from attnflow.studies.cooccurrence import stages
 from attnflow.studies.cooccurrence.claims.common import (
     Run,
     condition_1,
@@ -32,7 +35,9 @@ from attnflow.studies.cooccurrence.claims.scaling import (
     power,
     starts,
 )
+from attnflow.studies.cooccurrence.observables import gradient_ratio
 from attnflow.studies.cooccurrence.paper import paper
+from attnflow.tasks.cooccurrence import WordCooccurrence
 
 late = partial(declared, __name__, phase_2)
 
@@ -172,6 +177,12 @@ def times_and_stages(study) -> Measurement:
 
     found = [crossing(values) for values in series.values()]
     half, one, each_sample, _ = found
+    nothing = few(study, mode="scalar", until=1.0).times()
+    events = [Event("t05", 0.32, 1), Event("t1", 0.58, 1), Event("t1_all", 0.7, 1)]
+
+    def steps(rate: float) -> list[float]:
+        return [*nothing.values(), *(s.step or 0 for s in stages.find(events, 1.0, rate))]
+
     early = [half] if 0 < half < one else []  # a start may fall faster by chance
     names = ["phase 1", *["common word"] * len(early), "phase 2"]
     return every(
@@ -188,6 +199,13 @@ def times_and_stages(study) -> Measurement:
             measured=[0.0, *early, one],
             rtol=3e-3,
             control=Control("from all samples on", measured=[0.0, *early, each_sample]),
+        ),
+        steps=equal(
+            predicted=steps(0.1),
+            measured=[0, 0, 0, 0, 0, 3, 6],
+            rtol=0.0,
+            control=Control("a tenfold rate", steps(1.0)),
+            note="nothing is crossed before tau = 1; steps of descent at the rate .1",
         ),
     )
 
@@ -259,10 +277,35 @@ def ratio_of_rates(study) -> Measurement:
     rate, S = run["value_rate"][run.second], run["gradient_sum"][run.second]
     moved = -rate[:, 2] / rate[:, :2].max(axis=1)
     other = S[:, 1:].sum(axis=1) / S[:, 0]
-    return at_most(
-        bound=0.03,
-        measured=np.abs(inside(study).ratio(run.rows)[run.second] / moved - 1),
-        control=Control("negative over positive gradients", np.abs(other / moved - 1)),
+    sums = {k: np.random.default_rng(k).random((3, 2**k)) for k in (1, 2, 3)}
+
+    def by_hand(k: int, row: np.ndarray, first: int = 0) -> float:
+        """(sum of all - 2 S_full) / max_j (S_full - sum of S_A over the other A that contain j)."""
+        classes = [c for n in range(k, -1, -1) for c in combinations(range(k), n)]
+        rest = [sum(s for s, c in zip(row, classes, strict=True) if j in c) for j in range(k)]
+        return (row.sum() - 2 * row[first]) / max(2 * row[first] - x for x in rest)
+
+    def each_k(of: Any) -> list[float]:
+        return [of(k, row) for k, rows in sums.items() for row in rows]
+
+    return every(
+        rates=at_most(
+            bound=0.03,
+            measured=np.abs(inside(study).ratio(run.rows)[run.second] / moved - 1),
+            control=Control("negative over positive gradients", np.abs(other / moved - 1)),
+        ),
+        targets=equal(
+            predicted=[
+                float(gradient_ratio(row, WordCooccurrence(5, targets=k)))
+                for k, rows in sums.items()
+                for row in rows
+            ],
+            measured=each_k(by_hand),
+            rtol=1e-12,
+            each=True,
+            control=Control("with the second class", measured=each_k(partial(by_hand, first=1))),
+            note="1 to 3 targets, random gradients",
+        ),
     )
 
 
