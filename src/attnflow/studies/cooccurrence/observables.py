@@ -216,7 +216,8 @@ def gradient_ratio(
     S = np.asarray(sums)
     full = S[..., :1]
     rising = full - S[..., 1:] @ task.relevant[1:, :-1]
-    return (S.sum(axis=-1) - 2 * full[..., 0]) / rising.max(axis=-1)
+    with np.errstate(divide="ignore", invalid="ignore"):  # at the start no target need rise
+        return (S.sum(axis=-1) - 2 * full[..., 0]) / rising.max(axis=-1)
 
 
 def norm_integral(time: Float[np.ndarray, "time"], U: Any = 1.0) -> Float[np.ndarray, "time"]:

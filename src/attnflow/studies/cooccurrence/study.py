@@ -42,6 +42,7 @@ class Cooccurrence(Study):
     title: ClassVar[str] = "Word co-occurrence: two phases, gradients balance by themselves"
     Config: ClassVar[type] = Config
     paper: ClassVar[Paper | None] = paper
+    flows: ClassVar[tuple[str, ...]] = ("flow", "infinite-width", "scalar")
 
     config: Config
 
@@ -138,8 +139,11 @@ class Cooccurrence(Study):
         words = "The layer above attention learned the words first"
         if second is not None and second.time > 0:
             words += f": every class is right on average from {second.when} on"
-        moved = float(trajectory["softmax_change"].values.max())
-        words += f"; until the end attention moved its weights by at most {moved:.2g}."
+        if self.config.infinite:
+            words += "; at infinite width attention stays uniform."
+        else:
+            moved = float(trajectory["softmax_change"].values.max())
+            words += f"; until the end attention moved its weights by at most {moved:.2g}."
         margin = trajectory["class_margin"]
         curves = {str(c): margin.sel({"class": c}).values for c in margin["class"].values}
         return Story(words, curves, "margin of each class", None, "loss (nats)")
