@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attnflow.claims import Control, Measurement, always, at_most, identity
+from attnflow.claims import Control, Measurement, against, always, at_most, identity
 from attnflow.models import value_mlp
 from attnflow.studies.cooccurrence.claims.common import Check, declared, each, phase_1
 from attnflow.studies.cooccurrence.claims.early_phase import (
@@ -48,25 +48,18 @@ VALUE_PRODUCTS, SCORES = changed("VV", "value products"), changed("S", "scores")
 
 
 @paper.claim("Theorem E.14", part="proof-step")
-def growth_of_a_neuron(study) -> Measurement:
+@against("without the other neurons", identity, over=all_points)
+def growth_of_a_neuron(study, at: Point, right: bool):
     r"""$\partial_t a_jw_jW_V\mu = (\|w_j\|^2 + \|v(\mu)\|^2)\frac{1}{n}\sum_{i:\mu\in X}
     g_iy_i\sum_lp_{q_l,k_\mu} + \epsilon$, with $\epsilon$ the other neurons' and the other words'
     part. Measured: the flow of all weights."""
-
-    def right(at: Point, others: float = 1.0) -> np.ndarray:
-        th = at.model
-        NN, VV = th.W @ th.W.T, th.WV.T @ th.WV
-        own = np.add.outer(np.diag(NN), np.diag(VV)) * at.phi
-        neurons = th.a * (NN @ th.a - th.a * np.diag(NN))
-        return own + others * np.outer(neurons, at.phi) + (VV - np.diag(np.diag(VV))) @ at.phi
-
-    def flow(at: Point) -> np.ndarray:
-        th = at.model
-        v = value_mlp.weight_flow(at.sentences, len(th.WV)).velocity(th)
-        return th.a[:, None] * (v.W @ th.WV + th.W @ v.WV)
-
-    other = Control("without the other neurons", lambda at: right(at, 0.0))
-    return identity(over=all_points(study), predicted=right, measured=flow, control=other)
+    th = at.model
+    NN, VV = th.W @ th.W.T, th.WV.T @ th.WV
+    own = np.add.outer(np.diag(NN), np.diag(VV)) * at.phi
+    neurons = right * th.a * (NN @ th.a - th.a * np.diag(NN))
+    told = own + np.outer(neurons, at.phi) + (VV - np.diag(np.diag(VV))) @ at.phi
+    v = value_mlp.weight_flow(at.sentences, len(th.WV)).velocity(th)
+    return told, th.a[:, None] * (v.W @ th.WV + th.W @ v.WV)
 
 
 def factor(r: Record) -> np.ndarray:

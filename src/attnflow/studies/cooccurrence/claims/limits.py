@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from attnflow.claims import Control, Measurement, at_least, at_most, equal, every, order
+from attnflow.claims import Control, Measurement, against, at_least, at_most, equal, every, order
 from attnflow.studies.cooccurrence import observables, theory
 from attnflow.studies.cooccurrence.claims.common import Run, all_different, solved
 from attnflow.studies.cooccurrence.claims.scaling import few as few_words
@@ -103,27 +103,17 @@ def max_margin_law(study) -> Measurement:
 
 
 @paper.claim("ours: closed law")
-def closed_law(study) -> Measurement:
+@against("one word more", equal, rtol=1e-10)
+def closed_law(study, right: bool):
     r"""For two targets with shares 1/2 and 1/6: $\gamma^2 = 3 + e_1 -
     \frac{(10+2e_1)^2}{34+4e_1+e_2}$, $R^* = \frac{4s-1}{1-3s}$, $s = \frac{10+2e_1}{34+4e_1+e_2}$
     with $e_1 = 2(L-3)/n$ and $e_2 =
     12(L-2)/n$; 0.12160612 and 1.26866 at n = 60, L = 5."""
     points = [(60, 5), (120, 5), (240, 8), (48, 3)]
-
-    def told(n: int, L: int) -> list[float]:
-        found = theory.closed_law(n, L)
-        return [found["gamma2"], found["r_star"], found["share"], found["w3"]]
-
-    def exact(n: int, L: int) -> list[float]:
-        found = by_hand(n, L)
-        return [found["gamma2"], found["r"], found["shares"][1], -found["w"][1]]
-
-    return equal(
-        predicted=[told(*p) for p in points],
-        measured=[exact(*p) for p in points],
-        rtol=1e-10,
-        control=Control("one word more", [told(n, L + 1) for n, L in points]),
-    )
+    laws = [theory.closed_law(n, L if right else L + 1) for n, L in points]
+    told = [[law[name] for name in ("gamma2", "r_star", "share", "w3")] for law in laws]
+    found = [by_hand(n, L) for n, L in points]
+    return told, [[x["gamma2"], x["r"], x["shares"][1], -x["w"][1]] for x in found]
 
 
 @paper.claim("ours: late time", regime=all_different, setting="infinite width, tau = 1e6")
@@ -297,24 +287,15 @@ def limit_error(study) -> Measurement:
 
 
 @paper.claim("ours: idle attention", setting="n = 24, L = 4, m = 1024")
-def idle_attention(study) -> Measurement:
+@against("|a|^2 = 1, m = 128, k0 = 17", at_most, bound=1e-4)
+def idle_attention(study, right: bool):
     """In the theory's regime attention hardly matters: freezing it changes the loss by less than a
     part in ten thousand. With a small output layer and large keys it does matter."""
-
-    def matters(**keys: Any) -> float:
-        ready = few(study, until=300.0).at(**keys)
-        losses = [
-            r.solution.trajectory["loss"].values[-1] for r in (ready, ready.at(attention="frozen"))
-        ]
-        return abs(losses[1] / losses[0] - 1)
-
-    return at_most(
-        bound=1e-4,
-        measured=matters(dim=1024),
-        control=Control(
-            "|a|^2 = 1, m = 128, k0 = 17", matters(dim=128, output=1.0, k0=17.0, length=3)
-        ),
-    )
+    large = {"dim": 128, "output": 1.0, "k0": 17.0, "length": 3}
+    ready = few(study, until=300.0).at(**({"dim": 1024} if right else large))
+    runs = (ready, ready.at(attention="frozen"))
+    trained, frozen = (r.solution.trajectory["loss"].values[-1] for r in runs)
+    return abs(frozen / trained - 1)
 
 
 SIZES = (256, 1024, 4096)

@@ -10,7 +10,16 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from attnflow.claims import Control, Measurement, at_most, equal, every, identity, statistical
+from attnflow.claims import (
+    Control,
+    Measurement,
+    against,
+    at_most,
+    equal,
+    every,
+    identity,
+    statistical,
+)
 from attnflow.models import value_mlp
 from attnflow.models.value_mlp import initialisation
 from attnflow.studies.cooccurrence import observables
@@ -198,28 +207,17 @@ def ways_to_draw(study) -> Measurement:
 
 
 @paper.claim("eq 1, eq 2")
-def output_and_loss(study) -> Measurement:
+@against("without the temperature", identity, over=all_points)
+def output_and_loss(study, at: Point, right: bool):
     r"""$F(X) = \sum_l\sum_j a_j w_j^\top W_V X\,\mathrm{softmax}(X^\top W_K^\top W_Q x_l/\sqrt m)$
     and $\hat L = \frac 1n\sum_i \log(1+e^{-y_iF_i})$: the model's margins, loss and attention are
     these, written out."""
-
-    def model(at: Point, dim: int = DIM) -> np.ndarray:
-        th, t = at.model, value_mlp.tables(at.sentences, dim)
-        G, S = th.a @ th.W @ th.WV, th.WK.T @ th.WQ
-        return np.concatenate([t.margins(G, S), [t.loss(G, S)], t.attention(S).ravel()])
-
-    def by_hand(at: Point) -> np.ndarray:
-        th = at.model
-        F = outputs(at.X, th.W, th.WV, th.WK, th.WQ, th.a)
-        loss = np.log(1 + np.exp(-at.y * F)).mean()
-        return np.concatenate([at.y * F, [loss], attention(at.X, th.WK, th.WQ).ravel()])
-
-    return identity(
-        over=all_points(study),
-        predicted=model,
-        measured=by_hand,
-        control=Control("without the temperature", lambda at: model(at, 1)),
-    )
+    th, t = at.model, value_mlp.tables(at.sentences, DIM if right else 1)
+    G, S = th.a @ th.W @ th.WV, th.WK.T @ th.WQ
+    model = np.concatenate([t.margins(G, S), [t.loss(G, S)], t.attention(S).ravel()])
+    F = outputs(at.X, th.W, th.WV, th.WK, th.WQ, th.a)
+    loss = np.log(1 + np.exp(-at.y * F)).mean()
+    return model, np.concatenate([at.y * F, [loss], attention(at.X, th.WK, th.WQ).ravel()])
 
 
 @paper.claim("Sec 2.2 (generalisation loss)")
