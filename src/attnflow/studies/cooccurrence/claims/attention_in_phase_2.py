@@ -10,6 +10,7 @@ import numpy as np
 from attnflow.claims import (
     Control,
     Measurement,
+    against,
     at_most,
     corrected,
     equal,
@@ -131,35 +132,25 @@ def random_total(study: Any, *how: Any) -> np.ndarray:
     return np.abs(np.where(token > 2, G[:, token], 0.0).sum(axis=2)).max(axis=1)
 
 
-def in_samples(study: Any, exponent: float, tol: float, of: Any, other: Control) -> Measurement:
-    """An order in the number of samples."""
-    how = {"power": exponent, "tol": tol, "toward": "infinity", "control": other}
-    return order("O", over=(60, 120, 240), y=of, **how)
+IN_SAMPLES = {"kind": "O", "over": (60, 120, 240), "toward": "infinity"}
 
 
 @paper.claim("Lemma F.14 (change)", regime=phase_2, setting="infinite width, L = 3, tau = 3e3")
-def random_change(study) -> Measurement:
+@against("relevant words", order, **IN_SAMPLES, power=-1, tol=0.2)
+def random_change(study, n: int, right: bool):
     r"""So through phase 2 $|G(\mu) - G^{(T_1)}(\mu)| \le \tilde O(\frac{1}{n} + \dots)$: the power
     of $n$ at infinite width, where only that term is left."""
-
-    def change(n: int, words: slice) -> float:
-        t, G, _ = limit_values(study, n)
-        return largest((G[-1] - G[np.argmax(t >= END)])[words])
-
-    relevant = Control("relevant words", measured=lambda n: change(n, RELEVANT))
-    return in_samples(study, -1, 0.2, lambda n: change(n, RANDOM), relevant)
+    t, G, _ = limit_values(study, n)
+    return largest((G[-1] - G[np.argmax(t >= END)])[RANDOM if right else RELEVANT])
 
 
 @paper.claim("Cor F.15", regime=phase_2, setting="infinite width, L = 3, tau = 3e3")
-def random_words_stay(study) -> Measurement:
+@against("the number of samples' own words", order, **IN_SAMPLES, power=0, tol=0.1)
+def random_words_stay(study, n: int, right: bool):
     r"""In phase 2 the random words of a sample add up to $O(1)$: they fall with $n$, which
     Condition 1 lets grow with the logarithm of the time."""
-
-    def words(n: int) -> float:
-        return float((limit_values(study, n)[2] > 2).sum())
-
-    own = Control("the number of samples' own words", measured=words)
-    return in_samples(study, 0, 0.1, lambda n: float(random_total(study, n)[-1]), own)
+    words = (limit_values(study, n)[2] > 2).sum()
+    return float(random_total(study, n)[-1] if right else words)
 
 
 @paper.claim(
@@ -377,20 +368,12 @@ ATTENTION = (
 
 
 @paper.claim("Cor F.17 (change)", regime=phase_2, setting=SETTING)
-def softmax_stays(study) -> Measurement:
+@against("k0 = 20, far outside Condition 1", at_most, bound=1e-3)
+def softmax_stays(study, right: bool):
     r"""All through phase 2 attention stays within $O(1/L^2)$ of its start: below $10^{-3}/L^2$ at
     every width."""
-
-    def moved(r: Record) -> float:
-        return largest(r.p - r.p[0]) * r.L**2
-
-    return at_most(
-        bound=1e-3,
-        measured=[moved(record(study, m)) for m in WIDTHS],
-        control=Control(
-            "k0 = 20, far outside Condition 1", moved(record(study, 256, 2.0, k0=20.0, length=3))
-        ),
-    )
+    far = [] if right else [record(study, 256, 2.0, k0=20.0, length=3)]
+    return [largest(r.p - r.p[0]) * r.L**2 for r in far or [record(study, m) for m in WIDTHS]]
 
 
 @paper.claim("Theorem F.20")

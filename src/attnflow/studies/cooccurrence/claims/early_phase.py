@@ -7,7 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from attnflow.claims import Control, Erratum, Measurement, at_least, at_most, corrected, statistical
+from attnflow.claims import (
+    Control,
+    Erratum,
+    Measurement,
+    against,
+    at_least,
+    at_most,
+    corrected,
+    statistical,
+)
 from attnflow.studies.cooccurrence.claims.common import Check, declared, each, phase_1
 from attnflow.studies.cooccurrence.claims.scaling import (
     COMMON,
@@ -105,14 +114,11 @@ def first_rate_constant(study) -> Measurement:
 
 
 @paper.claim("Lemma E.4", part="hypothesis", regime=phase_1, setting="t = 0, m1 = 64, k0 = .03")
-def neurons_against_width(study) -> Measurement:
+@against("m = m1/4: share of neurons", at_least, bound=1.0)
+def neurons_against_width(study, right: bool):
     r"""That *every* neuron turns to the targets needs $m$ far above $m_1$: here $m = 64 m_1$."""
-
-    def share(m: int) -> float:
-        return float((at_start(study, m, k0=0.03, neurons=64).rates(TARGETS) > 0).mean())
-
-    other = Control("m = m1/4: share of neurons", share(16))
-    return at_least(bound=1.0, measured=share(4096), control=other)
+    start = at_start(study, 4096 if right else 16, k0=0.03, neurons=64)
+    return float((start.rates(TARGETS) > 0).mean())
 
 
 # --- Prop E.5: bounds with probability 1 - delta.
