@@ -304,11 +304,9 @@ def ratio_of_rates(study) -> Measurement:
             control=Control("negative over positive gradients", np.abs(other / moved - 1)),
         ),
         targets=equal(
-            predicted=[
-                float(gradient_ratio(row, WordCooccurrence(5, targets=k)))
-                for k, rows in sums.items()
-                for row in rows
-            ],
+            predicted=np.concatenate(
+                [gradient_ratio(x, WordCooccurrence(5, targets=k)) for k, x in sums.items()]
+            ),
             measured=each_k(by_hand),
             rtol=1e-12,
             each=True,
