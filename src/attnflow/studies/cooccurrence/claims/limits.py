@@ -416,7 +416,7 @@ def slope_at_a_finite_width(study) -> Measurement:
     return every(
         recorded=equal(predicted=told, measured=slope, rtol=2e-3, control=other),
         integral=equal(
-            predicted=whole, measured=x, rtol=1e-3, control=Control("with the first U", U[0] * t)
+            predicted=whole, measured=x, rtol=1e-4, control=Control("with the first U", U[0] * t)
         ),
         bounds=at_least(
             bound=0.0, measured=room(slope), control=Control("on t alone", room(plain))
