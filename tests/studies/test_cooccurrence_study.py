@@ -19,6 +19,7 @@ from attnflow.studies import build, configured
 from attnflow.studies import config as configs
 from attnflow.studies.cooccurrence import figures, observables, theory
 from attnflow.studies.cooccurrence.study import Cooccurrence
+from attnflow.studies.study import stages_of
 from attnflow.tasks import WordCooccurrence
 from tolerances import PRINTED
 
@@ -146,8 +147,8 @@ def test_a_population_that_cannot_be_listed_is_drawn():
     """Also with uniform attention: no run ends in a refusal."""
     task = WordCooccurrence(10, 40)
     G = np.random.default_rng(0).normal(size=40)
-    found = observables.bag_population(task, G, 4000, 1)
-    again = observables.bag_population(task, G, 4000, 2)
+    found = observables.bag_population(task, G, 1, draws=4000)
+    again = observables.bag_population(task, G, 2, draws=4000)
     assert found.loss_error > 0
     assert abs(found.loss - again.loss) < 5 * np.hypot(found.loss_error, again.loss_error)
 
@@ -230,6 +231,17 @@ def test_every_mode_tells_the_same_keys(mode):
     assert not found.notes
     assert tuple(found.summary) == KEYS
     assert json.loads(json.dumps(found.summary)) == found.summary
+
+
+@pytest.mark.parametrize("mode", ["flow", "gd", "infinite-width", "scalar"])
+def test_every_mode_has_a_story_in_its_own_time(mode):
+    ready = study(**{**SMALL, "mode": mode})
+    data = ready.solution.trajectory
+    stages = stages_of(ready, data)
+    assert "phase 2" in [s.name for s in stages]
+    assert all(s.when.startswith("step" if mode == "gd" else "t = ") for s in stages)
+    told = ready.story(data, stages).sentence
+    assert ("stays uniform" in told) == (mode in ("infinite-width", "scalar"))
 
 
 def test_gram_and_reduced_weights_are_one_run():

@@ -206,10 +206,11 @@ def weight_flow(sentences: Sentences, dim: int) -> Flow:
         phi, A = t.forces(u @ theta.WV, theta.WK.T @ theta.WQ)
         outer = namespace(u).outer
         moved = outer(theta.a, theta.WV @ phi), outer(u, phi), theta.WQ @ A.T, theta.WK @ A
+        found = ValueMLP(*moved, theta.a)  # whatever stands for a: its rate is 0
         if out is None:
-            return ValueMLP(*moved, 0 * theta.a)
-        out.W[:], out.WV[:], out.WK[:], out.WQ[:] = moved  # type: ignore[index]
-        out.a[:] = 0  # type: ignore[index]
+            return found
+        for name in ("W", "WV", "WK", "WQ", "a"):
+            getattr(out, name)[:] = getattr(found, name)
         return out
 
     return Flow(
@@ -245,16 +246,14 @@ def reduced_flow(sentences: Sentences, dim: int, rate: float, frozen: bool = Fal
             out[name][:] = value
         return out
 
-    conserved = {
-        "value balance": lambda th: th["u"][:, None] * th["u"] / rate - th["WV"] @ th["WV"].T
-    }
-    if not frozen:
-        conserved["key-query balance"] = lambda th: th["WK"] @ th["WK"].T - th["WQ"] @ th["WQ"].T
     return Flow(
         loss,
         velocity=velocity,
         rates={"u": positive("rate", rate), **({"WK": 0.0, "WQ": 0.0} if frozen else {})},
-        conserved=conserved,
+        conserved={
+            "value balance": lambda th: th["u"][:, None] * th["u"] / rate - th["WV"] @ th["WV"].T,
+            "key-query balance": lambda th: th["WK"] @ th["WK"].T - th["WQ"] @ th["WQ"].T,
+        },
         host=True,
         name="attention and linear MLP, reduced",
     )

@@ -6,7 +6,7 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import combinations, combinations_with_replacement
 from typing import Any, Literal, final
@@ -130,7 +130,7 @@ class WordCooccurrence:
         sentence, or any."""
         least = self.targets + 1
         if tokens == "distinct":
-            return least + max(1, int(self.counts(samples) @ self.irrelevant))
+            return least + int(self.counts(samples) @ self.irrelevant)
         return least + (int(self.irrelevant.max()) if tokens == "within" else 1)
 
     def training(self, samples: int, tokens: Tokens = "distinct", seed: int = 0) -> Sentences:
@@ -158,7 +158,7 @@ class WordCooccurrence:
 
     def sample(self, draws: int, seed: int = 0) -> Sentences:
         """Independent sentences of Def. 2.1, as many of each class, weighted by its probability."""
-        each = max(1, whole("draws", draws) // len(self.classes))
+        each = -(-whole("draws", draws) // len(self.classes))  # rounded up
         rng = np.random.default_rng(seed)
         kind = np.repeat(np.arange(len(self.classes)), each)
         first, rest = self.targets + 1, self.vocab - self.targets - 1
@@ -252,6 +252,11 @@ class Sentences:
 
     def __len__(self) -> int:
         return len(self.label)
+
+    def __getitem__(self, part: slice) -> Sentences:
+        """Some of them, with the weights that they have among all."""
+        arrays = ("token", "label", "weight", "kind")
+        return replace(self, **{name: getattr(self, name)[part] for name in arrays})
 
     @property
     def length(self) -> int:

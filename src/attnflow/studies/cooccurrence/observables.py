@@ -23,9 +23,6 @@ from attnflow.tasks.cooccurrence import MOST, Sentences, WordCooccurrence
 SHOWN = 3
 """Irrelevant words whose scores and correlations are recorded."""
 
-CHUNK = 50_000
-"""Sentences of which the attention is held at once."""
-
 
 class View(Protocol):
     """How a kind of state is read; all functions are traceable."""
@@ -190,19 +187,19 @@ def word_names(targets: int, count: int) -> np.ndarray:
 
 def marks(view: View, task: WordCooccurrence) -> dict[str, Mark]:
     """The functions whose last zeros are the phases' times (see `stages`)."""
-    means = view.membership / view.membership.sum(axis=1, keepdims=True)
     margins, rates, k = view.margins, view.value_rates, task.targets
+    signed = task.label[:, None] * task.relevant
 
     def lead(state: Params) -> Any:
         found = rates(state)
         return -found[k] - found[:k].max()
 
     def by_values(state: Params) -> Any:
-        return (task.label * (task.relevant @ view.values(state)[: k + 1])).min()
+        return (signed @ view.values(state)[: k + 1]).min()
 
     measures = {
         "t05": lead,
-        "t1": lambda s: (means @ margins(s)).min(),
+        "t1": lambda s: (view.membership @ margins(s)).min(),  # a sum has the sign of its mean
         "t1_all": lambda s: margins(s).min(),
         "t1_g": by_values,
     }
@@ -219,7 +216,8 @@ def gradient_ratio(
     S = np.asarray(sums)
     full = S[..., :1]
     rising = full - S[..., 1:] @ task.relevant[1:, :-1]
-    return (S.sum(axis=-1) - 2 * full[..., 0]) / rising.max(axis=-1)
+    with np.errstate(divide="ignore", invalid="ignore"):  # at the start no target need rise
+        return (S.sum(axis=-1) - 2 * full[..., 0]) / rising.max(axis=-1)
 
 
 def norm_integral(time: Float[np.ndarray, "time"], U: Any = 1.0) -> Float[np.ndarray, "time"]:
@@ -256,7 +254,10 @@ class Population:
 
 
 def population(
-    task: WordCooccurrence, margin: Callable[[Sentences], np.ndarray], draws: int, seed: int
+    task: WordCooccurrence,
+    margin: Callable[[Sentences], np.ndarray],
+    seed: int = 0,
+    draws: int = 200_000,
 ) -> Population:
     """Every sentence where they can be listed, else `draws` of them."""
     exact = task.count <= MOST
@@ -266,36 +267,31 @@ def population(
 
 
 def bag_population(
-    task: WordCooccurrence, G: Float[np.ndarray, "word"], draws: int, seed: int
+    task: WordCooccurrence,
+    G: Float[np.ndarray, "word"],
+    seed: int = 0,
+    draws: int = 200_000,
+    digits: int = 12,
 ) -> Population:
-    """With uniform attention, where irrelevant words of one value are alike: exact where their
-    bags can be listed, which are far fewer than the sentences."""
+    """With uniform attention, where irrelevant words of one value (to so many digits) are alike:
+    exact where their bags can be listed, which are far fewer than the sentences."""
     k = task.targets + 1
-    value, size = np.unique(np.round(G[k:], 12), return_counts=True)
+    value, size = np.unique(np.round(G[k:], digits), return_counts=True)
     if task.bag_count(len(size)) > MOST:
-        return population(task, lambda X: X.label * G[X.token].sum(axis=1), draws, seed)
+        return population(task, lambda X: X.label * G[X.token].sum(axis=1), seed, draws)
     bags = task.bags(size)
     F = (task.relevant @ G[:k])[bags.kind] + bags.times @ value
     return weighed(task.label[bags.kind] * F, bags.weight)
 
 
 def margins_of(
-    sentences: Sentences, dim: int, G: np.ndarray, S: np.ndarray
+    sentences: Sentences, dim: int, G: np.ndarray, S: np.ndarray, chunk: int = 50_000
 ) -> Float[np.ndarray, "sample"]:
-    """y F of many sentences, some at a time."""
-    found = []
-    for at in range(0, len(sentences), CHUNK):
-        part = slice(at, at + CHUNK)
-        some = Sentences(
-            sentences.token[part],
-            sentences.label[part],
-            sentences.weight[part],
-            sentences.kind[part],
-            sentences.vocab,
-            sentences.targets,
-        )
-        found.append(Tables(some, float(np.sqrt(dim))).margins(G, S))
-    return np.concatenate(found)
+    """y F of many sentences, with the attention of `chunk` of them at a time."""
+    parts = (slice(at, at + chunk) for at in range(0, len(sentences), chunk))
+    return np.concatenate(
+        [Tables(sentences[part], float(np.sqrt(dim))).margins(G, S) for part in parts]
+    )
 
 
 def weighed(
@@ -304,7 +300,7 @@ def weighed(
     kind: Int[np.ndarray, "sample"] | None = None,
 ) -> Population:
     """Loss and error of weighted margins; with `kind`, drawn class by class, their errors too."""
-    losses, wrong = np.logaddexp(0.0, -margins), (margins <= 0) * 1.0
+    losses, wrong = np.logaddexp(0.0, -margins), margins <= 0
     if kind is None:
         return Population(float(weight @ losses), float(weight @ wrong), float(margins.min()))
     spread = []

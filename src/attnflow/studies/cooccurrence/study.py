@@ -26,9 +26,6 @@ from attnflow.studies.cooccurrence.paper import paper
 from attnflow.studies.study import Forecast, Study
 from attnflow.tasks.cooccurrence import Sentences, WordCooccurrence
 
-DRAWS = 200_000
-"""Sentences of the population that are drawn where listing all of them would take more."""
-
 EXPERIMENT: dict[str, Any] = {"tokens": "iid", "vocab": 64, "init": "torch-output"}
 """Appendix A beside the defaults (n = 60, L = 5, m = 128, m1 = 256, rate .01): words of dimension
 64 with repeats, and the one reading of "Kaiming" that shows the described curves."""
@@ -45,6 +42,7 @@ class Cooccurrence(Study):
     title: ClassVar[str] = "Word co-occurrence: two phases, gradients balance by themselves"
     Config: ClassVar[type] = Config
     paper: ClassVar[Paper | None] = paper
+    flows: ClassVar[tuple[str, ...]] = ("flow", "infinite-width", "scalar")
 
     config: Config
 
@@ -141,8 +139,11 @@ class Cooccurrence(Study):
         words = "The layer above attention learned the words first"
         if second is not None and second.time > 0:
             words += f": every class is right on average from {second.when} on"
-        moved = float(trajectory["softmax_change"].values.max())
-        words += f"; until the end attention moved its weights by at most {moved:.2g}."
+        if self.config.infinite:
+            words += "; at infinite width attention stays uniform."
+        else:
+            moved = float(trajectory["softmax_change"].values.max())
+            words += f"; until the end attention moved its weights by at most {moved:.2g}."
         margin = trajectory["class_margin"]
         curves = {str(c): margin.sel({"class": c}).values for c in margin["class"].values}
         return Story(words, curves, "margin of each class", None, "loss (nats)")
@@ -173,8 +174,8 @@ class Cooccurrence(Study):
         """The absolute tolerance follows the smallest that grows: a score, s0^2 sqrt m at first."""
         if self.config.infinite:
             return Solver()
-        size = self.initialisation.s0**2 * np.sqrt(self.config.dim)
-        return Solver(atol=self.config.rtol * min(1.0, float(size)))
+        c, s0 = self.config, self.initialisation.s0
+        return Solver(atol=c.rtol * min(1.0, float(s0**2 * np.sqrt(c.dim))))
 
     @cached_property
     def experiment(self) -> dict[str, Cooccurrence]:
@@ -235,14 +236,14 @@ class Cooccurrence(Study):
             margins = self.task.label * (self.task.relevant @ final)
             return observables.weighed(margins, self.bags[2])
         if c.infinite:
-            return observables.bag_population(self.task, final, DRAWS, c.seed)
+            return observables.bag_population(self.task, final, c.seed)
         found = value_mlp.correlations(final)
         G, S = np.asarray(found.G), np.asarray(found.S)
 
         def margin(sentences: Sentences) -> np.ndarray:
             return observables.margins_of(sentences, c.dim, G, S)
 
-        return observables.population(self.task, margin, DRAWS, c.seed)
+        return observables.population(self.task, margin, c.seed)
 
     def forecast(self) -> Forecast:
         """The late law of the largest margin, and the samples from which on it generalises."""

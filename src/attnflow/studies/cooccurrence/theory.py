@@ -8,6 +8,7 @@ solves a flow of the library.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +21,6 @@ from attnflow.tasks.cooccurrence import Sentences, WordCooccurrence
 
 SAFE = 1e-9
 """A margin of the limit direction (which gives training samples 1) that counts as positive."""
-
-MOST_STEPS = 20_000
-"""Admissible numbers of samples that are tried for `safe_samples`."""
 
 
 @dataclass(frozen=True)
@@ -107,30 +105,32 @@ def worst_margin(task: WordCooccurrence, law: MarginLaw) -> float:
     return float(-outputs[1:].max())
 
 
-def safe_samples(task: WordCooccurrence) -> int | None:
+def safe_samples(task: WordCooccurrence, most: int = 20_000) -> int | None:
     """The smallest n from which on every sentence is classified right in the limit direction.
 
-    All irrelevant words of the training set are different. None where that never happens.
+    All irrelevant words of the training set are different. None where that never happens, or not
+    within the first `most` admissible numbers.
     """
-    if worst_margin(task, class_law(task)) <= SAFE:
+    return _from_on(task, lambda law: worst_margin(task, law) > SAFE, most)
+
+
+def balanced_samples(task: WordCooccurrence, most: int = 20_000) -> int | None:
+    """The smallest n from which on `R* > 1`, the lower inequality of Lemma 4.3 in the limit."""
+    return _from_on(task, lambda law: law.r_star > 1 + SAFE, most)
+
+
+def _from_on(task: WordCooccurrence, good: Callable[[MarginLaw], bool], most: int) -> int | None:
+    if not good(class_law(task)):
         return None
     last, n = 0, task.step
     # What an irrelevant word weighs falls like 1/n: beyond four times the last failure none comes.
     while n <= max(4 * last, 40 * task.step):
-        if worst_margin(task, class_law(task, n)) <= SAFE:
+        if n > most * task.step:
+            return None
+        if not good(class_law(task, n)):
             last = n
         n += task.step
-        if n > MOST_STEPS * task.step:
-            return None
     return last + task.step
-
-
-def balanced_samples(task: WordCooccurrence) -> int:
-    """The smallest n with `R* > 1`, the lower inequality of Lemma 4.3 in the limit."""
-    n = task.step
-    while class_law(task, n).r_star <= 1 + SAFE:
-        n += task.step
-    return n
 
 
 def limit_error(task: WordCooccurrence, samples: int) -> float:

@@ -10,6 +10,7 @@ import numpy as np
 from attnflow.claims import (
     Control,
     Measurement,
+    against,
     at_most,
     corrected,
     equal,
@@ -20,27 +21,20 @@ from attnflow.claims import (
 )
 from attnflow.studies.cooccurrence import theory
 from attnflow.studies.cooccurrence.claims.common import declared, each, phase_2, two_targets
-from attnflow.studies.cooccurrence.claims.early_phase import RANDOM, RELEVANT, value_rates
-from attnflow.studies.cooccurrence.claims.late_phase import (
-    SCORES,
-    SOFTMAX,
-    VALUE_PRODUCTS,
-    VALUES,
-    box,
-    moving,
-    pushed,
-    since,
-)
+from attnflow.studies.cooccurrence.claims.late_phase import SOFTMAX, VALUES, box, moving, pushed
 from attnflow.studies.cooccurrence.claims.scaling import (
     AT,
     END,
     LAST,
+    RANDOM,
+    RELEVANT,
     SETTING,
     WIDTHS,
     Over,
     Quantity,
     Record,
     bounded,
+    changed,
     few,
     in_phase_2,
     largest,
@@ -53,18 +47,21 @@ from attnflow.studies.cooccurrence.paper import paper
 claim = partial(declared, __name__, phase_2, setting=SETTING)
 at_all_times = partial(claim, setting=AT)
 
+VALUE_PRODUCTS = changed("VV", "value products", late=True)
+SCORES = changed("S", "scores", late=True)
+
 
 # --- Value products and random words.
 
 
 def least_product(r: Record) -> np.ndarray:
-    d = value_rates(r)
+    d = r.dVV
     signed = [d[:, 0, 1], d[:, 0, 0], d[:, 1, 1], -d[:, 0, 2], -d[:, 1, 2]]
     return np.min(signed, axis=0) / np.abs(d[:, :3, :3]).max(axis=(1, 2))
 
 
 def common_product(r: Record) -> np.ndarray:
-    d = value_rates(r)
+    d = r.dVV
     return -d[:, 2, 2] / np.abs(d[:, :3, :3]).max(axis=(1, 2))
 
 
@@ -79,7 +76,7 @@ VALUE_ROWS = (
         "Lemma F.11",
         r"""In phase 2 value products change by $O(\frac{\log m\log t}{\sigma_1^2mm_1})$: the power
         of $m$.""",
-        power("O", -1.0, since("VV"), VALUES),
+        power("O", -1.0, VALUE_PRODUCTS[1], VALUES),
     ),
     claim(
         "Cor F.12",
@@ -135,35 +132,25 @@ def random_total(study: Any, *how: Any) -> np.ndarray:
     return np.abs(np.where(token > 2, G[:, token], 0.0).sum(axis=2)).max(axis=1)
 
 
-def in_samples(study: Any, exponent: float, tol: float, of: Any, other: Control) -> Measurement:
-    """An order in the number of samples."""
-    how = {"power": exponent, "tol": tol, "toward": "infinity", "control": other}
-    return order("O", over=(60, 120, 240), y=of, **how)
+IN_SAMPLES = {"kind": "O", "over": (60, 120, 240), "toward": "infinity"}
 
 
 @paper.claim("Lemma F.14 (change)", regime=phase_2, setting="infinite width, L = 3, tau = 3e3")
-def random_change(study) -> Measurement:
+@against("relevant words", order, **IN_SAMPLES, power=-1, tol=0.2)
+def random_change(study, n: int, right: bool):
     r"""So through phase 2 $|G(\mu) - G^{(T_1)}(\mu)| \le \tilde O(\frac{1}{n} + \dots)$: the power
     of $n$ at infinite width, where only that term is left."""
-
-    def change(n: int, words: slice) -> float:
-        t, G, _ = limit_values(study, n)
-        return largest((G[-1] - G[np.argmax(t >= END)])[words])
-
-    relevant = Control("relevant words", measured=lambda n: change(n, RELEVANT))
-    return in_samples(study, -1, 0.2, lambda n: change(n, RANDOM), relevant)
+    t, G, _ = limit_values(study, n)
+    return largest((G[-1] - G[np.argmax(t >= END)])[RANDOM if right else RELEVANT])
 
 
 @paper.claim("Cor F.15", regime=phase_2, setting="infinite width, L = 3, tau = 3e3")
-def random_words_stay(study) -> Measurement:
+@against("the number of samples' own words", order, **IN_SAMPLES, power=0, tol=0.1)
+def random_words_stay(study, n: int, right: bool):
     r"""In phase 2 the random words of a sample add up to $O(1)$: they fall with $n$, which
     Condition 1 lets grow with the logarithm of the time."""
-
-    def words(n: int) -> float:
-        return float((limit_values(study, n)[2] > 2).sum())
-
-    own = Control("the number of samples' own words", measured=words)
-    return in_samples(study, 0, 0.1, lambda n: float(random_total(study, n)[-1]), own)
+    words = (limit_values(study, n)[2] > 2).sum()
+    return float(random_total(study, n)[-1] if right else words)
 
 
 @paper.claim(
@@ -381,20 +368,12 @@ ATTENTION = (
 
 
 @paper.claim("Cor F.17 (change)", regime=phase_2, setting=SETTING)
-def softmax_stays(study) -> Measurement:
+@against("k0 = 20, far outside Condition 1", at_most, bound=1e-3)
+def softmax_stays(study, right: bool):
     r"""All through phase 2 attention stays within $O(1/L^2)$ of its start: below $10^{-3}/L^2$ at
     every width."""
-
-    def moved(r: Record) -> float:
-        return largest(r.p - r.p[0]) * r.L**2
-
-    return at_most(
-        bound=1e-3,
-        measured=[moved(record(study, m)) for m in WIDTHS],
-        control=Control(
-            "k0 = 20, far outside Condition 1", moved(record(study, 256, 2.0, k0=20.0, length=3))
-        ),
-    )
+    far = [] if right else [record(study, 256, 2.0, k0=20.0, length=3)]
+    return [largest(r.p - r.p[0]) * r.L**2 for r in far or [record(study, m) for m in WIDTHS]]
 
 
 @paper.claim("Theorem F.20")

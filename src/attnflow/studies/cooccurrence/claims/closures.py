@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from attnflow.claims import Control, Measurement, at_most, equal, every, identity
+from attnflow.claims import Control, Measurement, against, at_most, equal, every, identity
 from attnflow.flows import integrate
 from attnflow.models import value_mlp
 from attnflow.models.value_mlp import ValueMLP, gram_flow, reduced_flow, weight_flow
@@ -78,59 +78,55 @@ def velocities(study) -> Measurement:
     wide = Control("scores divided by sqrt(4 m)", lambda at: weights(at, 4 * DIM))
     slow = Control("u at the rate of the others", lambda at: reduced(at, 1.0))
     where = all_points(study)
+
+    def uniform(at: Point, weight: float = 1.0) -> np.ndarray:
+        """Loss and velocity at infinite width."""
+        X, G = at.sentences, at.model.WV[0]
+        flow = value_mlp.bag_flow(X.bags, X.label, weight * X.weight)
+        return np.array([flow.loss(G), *flow.velocity(G)])
+
+    def regression(at: Point) -> np.ndarray:
+        """Logistic regression on bags of words."""
+        bags, G = at.X.sum(axis=2), at.model.WV[0]
+        F = at.y * (bags @ G)
+        pulls = at.y / (1 + np.exp(F)) / len(F)
+        return np.array([np.log(1 + np.exp(-F)).mean(), *(pulls @ bags)])
+
+    double = Control("every sample twice", lambda at: uniform(at, 2.0))
     return every(
         weights=identity(
             over=where, predicted=weights, measured=lambda at: stacked(at.moved), control=wide
         ),
+        infinite=identity(over=where, predicted=uniform, measured=regression, control=double),
         reduced=identity(over=where, predicted=reduced, measured=exact, control=slow),
     )
 
 
 @paper.claim("ours: order of words")
-def order_of_words(study) -> Measurement:
+@against("a word twice for another", identity, over=all_points)
+def order_of_words(study, at: Point, right: bool):
     """The output does not see the order of a sentence's words, so that Def. 2.1's random places
     do not matter; it does see which words there are."""
-
-    def shuffled(at: Point, drop: bool = False) -> np.ndarray:
-        th, rng = at.model, np.random.default_rng(3)
-        X = at.X[:, :, rng.permutation(at.X.shape[2])]
-        if drop:
-            X = np.concatenate([X[:, :, 1:], X[:, :, 1:2]], axis=2)
-        return outputs(X, th.W, th.WV, th.WK, th.WQ, th.a)
-
-    return identity(
-        over=all_points(study),
-        predicted=lambda at: at.F,
-        measured=shuffled,
-        control=Control("a word twice for another", measured=lambda at: shuffled(at, drop=True)),
-    )
+    th, rng = at.model, np.random.default_rng(3)
+    X = at.X[:, :, rng.permutation(at.X.shape[2])]
+    if not right:
+        X = np.concatenate([X[:, :, 1:], X[:, :, 1:2]], axis=2)
+    return at.F, outputs(X, th.W, th.WV, th.WK, th.WQ, th.a)
 
 
 @paper.claim("ours: Gram velocity")
-def gram_velocity(study) -> Measurement:
+@against("u at the rate of the others", identity, over=all_points)
+def gram_velocity(study, at: Point, right: bool):
     r"""$\dot U = 2|a|^2 G\cdot\phi$, $\dot G = U\phi + |a|^2 V\phi$, $\dot S = A Q + K A$ and the
     like: the system of $U$, $G$ and the four correlations is closed, at any width, also where a
     word repeats."""
-
-    def gram(at: Point, rate: float = OUTPUT) -> np.ndarray:
-        flow = gram_flow(at.sentences, DIM, rate)
-        return told(flow.velocity(flow.project(at.model)))
-
-    def chain_rule(at: Point) -> np.ndarray:
-        """A central difference, which is exact for products of two."""
-        th = at.model
-        ends = []
-        for way in (1.0, -1.0):
-            moved = {n: getattr(th, n) + way * at.moved[n] for n in BLOCKS}
-            ends.append(flat(ValueMLP(**moved, a=th.a)))
-        return (ends[0] - ends[1]) / 2
-
-    return identity(
-        over=all_points(study),
-        predicted=gram,
-        measured=chain_rule,
-        control=Control("u at the rate of the others", lambda at: gram(at, 1.0)),
-    )
+    flow, th = gram_flow(at.sentences, DIM, OUTPUT if right else 1.0), at.model
+    # The chain rule by a central difference, which is exact for products of two.
+    ends = [
+        flat(ValueMLP(**{n: getattr(th, n) + way * at.moved[n] for n in BLOCKS}, a=th.a))
+        for way in (1.0, -1.0)
+    ]
+    return told(flow.velocity(flow.project(th))), (ends[0] - ends[1]) / 2
 
 
 @paper.claim("ours: one solution")
@@ -246,7 +242,7 @@ def what_a_run_observes(study) -> Measurement:
         u = weights.a @ weights.W
         there = Point(X, weights)
         G_rate = weights.a @ (there.moved["W"] @ weights.WV + weights.W @ there.moved["WV"])
-        shown = min(k + observables.SHOWN, X.vocab)
+        shown = min(k + 3, X.vocab)
         C = weights.WK.T @ weights.WQ - first.WK.T @ first.WQ
         C[:k, :k] = 0
         others = C.size - k * k

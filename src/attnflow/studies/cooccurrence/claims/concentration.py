@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from attnflow.claims import (
     Control,
     Erratum,
     Measurement,
+    against,
     at_most,
     corrected,
     every,
@@ -50,52 +52,30 @@ def derivative(of: Any, h: float = 1e-3) -> np.ndarray:
 
 
 @paper.claim("eq 17")
-def softmax_jacobian(study) -> Measurement:
+@against("diag p alone", identity, over=lambda _: SCORES[:, 0], rtol=1e-10)
+def softmax_jacobian(study, s, right: bool):
     r"""$\partial p_i/\partial x_j = p_i(1_{i=j} - p_j)$, so $J = \mathrm{diag}(p) - pp^\top$."""
-    return identity(
-        over=SCORES[:, 0],
-        predicted=jacobian,
-        measured=lambda s: np.stack(
-            [derivative(lambda t, e=e: softmax(s + t * e)) for e in np.eye(5)], axis=1
-        ),
-        rtol=1e-10,
-        control=Control("diag p alone", lambda s: jacobian(s, 0.0)),
-    )
+    columns = [derivative(lambda t, e=e: softmax(s + t * e)) for e in np.eye(5)]
+    return jacobian(s, 1.0 if right else 0.0), np.stack(columns, axis=1)
 
 
 @paper.claim("Lemma G.1")
-def softmax_rate(study) -> Measurement:
+@against("diag p alone", identity, over=lambda _: SCORES, rtol=1e-10)
+def softmax_rate(study, x, right: bool):
     r"""$\partial_tp(s(t)) = (\mathrm{diag}(p) - pp^\top)\partial_ts$, here along curved $s(t)$."""
-
-    def moving(x: np.ndarray) -> np.ndarray:
-        return derivative(lambda t: softmax(x[0] + np.sin(t) * x[1] + t**2 * x[2]))
-
-    return identity(
-        over=SCORES,
-        predicted=lambda x: jacobian(x[0]) @ x[1],
-        measured=moving,
-        rtol=1e-10,
-        control=Control("diag p alone", lambda x: jacobian(x[0], 0.0) @ x[1]),
-    )
+    moving = derivative(lambda t: softmax(x[0] + np.sin(t) * x[1] + t**2 * x[2]))
+    return jacobian(x[0], 1.0 if right else 0.0) @ x[1], moving
 
 
 @paper.claim("Lemma G.2")
-def softmax_perturbation(study) -> Measurement:
+@against("diag p alone", order, kind="O", over=(1e-3, 1e-2, 1e-1), power=2)
+def softmax_perturbation(study, size: float, right: bool):
     r"""$p(s + \epsilon) - p(s) = (\mathrm{diag}(p) - pp^\top)\epsilon + \xi$ with $\|\xi\| =
     O(\|\epsilon\|^2)$."""
     s, along = SCORES[0, :2]
-
-    def rest(size: float, outer: float = 1.0) -> float:
-        e = size * along / np.linalg.norm(along)
-        return float(np.linalg.norm(softmax(s + e) - softmax(s) - jacobian(s, outer) @ e))
-
-    return order(
-        "O",
-        over=(1e-3, 1e-2, 1e-1),
-        y=rest,
-        power=2,
-        control=Control("diag p alone", measured=lambda size: rest(size, 0.0)),
-    )
+    e = size * along / np.linalg.norm(along)
+    first = jacobian(s, 1.0 if right else 0.0) @ e
+    return float(np.linalg.norm(softmax(s + e) - softmax(s) - first))
 
 
 # --- Appendix H.
@@ -117,21 +97,13 @@ def tails(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @paper.claim("Lemma H.1 (first form)")
-def bernstein(study) -> Measurement:
+@against("without the half", at_most, bound=0.0)
+def bernstein(study, right: bool):
     r"""$P[Z > t] \le \exp(-\frac{t^2/2}{V + Mt/3})$ for a sum of bounded centred variables; here of
     $n$ signs, whose tails are known exactly."""
-
-    def excess(half: float) -> float:
-        found = [
-            tail - np.exp(-half * t**2 / (n + t / 3))
-            for n in (1, 5, 20, 100)
-            for t, tail in [tails(n)]
-        ]
-        return float(np.concatenate(found).max())
-
-    return at_most(
-        bound=0.0, measured=excess(0.5), control=Control("without the half", excess(1.0))
-    )
+    half, numbers = 0.5 if right else 1.0, (1, 5, 20, 100)
+    found = [tail - np.exp(-half * t**2 / (n + t / 3)) for n in numbers for t, tail in [tails(n)]]
+    return float(np.concatenate(found).max())
 
 
 @paper.claim("Lemma H.1 (second form)", part="proof-step")
@@ -153,66 +125,52 @@ def bernstein_middle(study) -> Measurement:
 
 
 @paper.claim("Lemma H.1 (with probability)")
-def bernstein_final(study) -> Measurement:
+@against(
+    "M/2 log in place of 2M log",
+    at_most,
+    bound=0.0,
+    slack=1e-12,
+    note="log 1/delta less the exponent, relative",
+)
+def bernstein_final(study, right: bool):
     r"""With probability $1-\delta$, $Z \le \sqrt{2V\log\frac{1}{\delta}} + 2M\log\frac{1}{\delta}$:
     it follows from the first form in spite of the second."""
     V, M, log = GRID
-
-    def lacking(linear: float) -> float:
-        t = np.sqrt(2 * V * log) + linear * M * log
-        return float((1 - t**2 / 2 / (V + M * t / 3) / log).max())
-
-    return at_most(
-        bound=0.0,
-        measured=lacking(2.0),
-        slack=1e-12,
-        control=Control("M/2 log in place of 2M log", lacking(0.5)),
-        note="log 1/delta less the exponent, relative",
-    )
+    t = np.sqrt(2 * V * log) + (2.0 if right else 0.5) * M * log
+    return float((1 - t**2 / 2 / (V + M * t / 3) / log).max())
 
 
 DIMS, DELTAS = (1, 2, 5, 20, 100, 1000), (0.5, 0.1, 0.01)
 
 
-def threshold(m: int, delta: float, four: float = 4.0) -> float:
+def threshold(m: int, delta: float, four: float) -> float:
     ell = np.log(2 / delta) / m
     return float(np.sqrt(four * ell) + four * ell)
 
 
 @paper.claim("Lemma H.2 (norm)")
-def gaussian_norm(study) -> Measurement:
+@against("1 in place of 4", at_most, bound=0.0)
+def gaussian_norm(study, right: bool):
     r"""For $w \sim N(0, I_m/m)$, $P[|\|w\|^2 - 1| \ge \sqrt{\frac{4}{m}\log\frac{2}{\delta}} +
     \frac{4}{m}\log\frac{2}{\delta}] \le \delta$; its tails are exact."""
-
-    def excess(four: float) -> float:
-        found = []
-        for m in DIMS:
-            for delta in DELTAS:
-                t = threshold(m, delta, four)
-                found.append(stats.chi2.sf(m * (1 + t), m) + stats.chi2.cdf(m * (1 - t), m) - delta)
-        return float(max(found))
-
-    return at_most(bound=0.0, measured=excess(4.0), control=Control("1 in place of 4", excess(1.0)))
+    found = []
+    for m, delta in product(DIMS, DELTAS):
+        t = threshold(m, delta, 4.0 if right else 1.0)
+        found.append(stats.chi2.sf(m * (1 + t), m) + stats.chi2.cdf(m * (1 - t), m) - delta)
+    return float(max(found))
 
 
 @paper.claim("Lemma H.2 (product)")
-def gaussian_product(study) -> Measurement:
+@against("1/4 in place of 4", at_most, bound=0.0)
+def gaussian_product(study, right: bool):
     r"""For independent $w_1, w_2 \sim N(0, I_m/m)$ the same holds of $|\langle w_1, w_2\rangle|$;
     given $\|w_1\|$ it is Gaussian."""
-    levels = (np.arange(2000) + 0.5) / 2000
-
-    def excess(four: float) -> float:
-        found = []
-        for m in DIMS:
-            size = np.sqrt(stats.chi2.ppf(levels, m)) / m
-            for delta in DELTAS:
-                tail = 2 * stats.norm.sf(threshold(m, delta, four) / size)
-                found.append(float(tail.mean()) - delta)
-        return max(found)
-
-    return at_most(
-        bound=0.0, measured=excess(4.0), control=Control("1/4 in place of 4", excess(0.25))
-    )
+    levels, found = (np.arange(2000) + 0.5) / 2000, []
+    for m, delta in product(DIMS, DELTAS):
+        size = np.sqrt(stats.chi2.ppf(levels, m)) / m
+        tail = 2 * stats.norm.sf(threshold(m, delta, 4.0 if right else 0.25) / size)
+        found.append(float(tail.mean()) - delta)
+    return max(found)
 
 
 @paper.claim("Lemma H.2", part="proof-step")

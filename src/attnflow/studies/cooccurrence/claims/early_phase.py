@@ -7,11 +7,23 @@ from typing import Any
 
 import numpy as np
 
-from attnflow.claims import Control, Erratum, Measurement, at_least, at_most, corrected, statistical
+from attnflow.claims import (
+    Control,
+    Erratum,
+    Measurement,
+    against,
+    at_least,
+    at_most,
+    corrected,
+    statistical,
+)
 from attnflow.studies.cooccurrence.claims.common import Check, declared, each, phase_1
 from attnflow.studies.cooccurrence.claims.scaling import (
+    COMMON,
     END,
+    RANDOM,
     SETTING,
+    TARGETS,
     WIDTHS,
     Named,
     Over,
@@ -19,6 +31,7 @@ from attnflow.studies.cooccurrence.claims.scaling import (
     Record,
     at_start,
     bounded,
+    changed,
     largest,
     power,
     record,
@@ -38,24 +51,8 @@ HALF = Erratum(
 )
 
 
-# --- Quantities of a record that rows and controls share.
-
-
-def moved(name: str) -> Quantity:
-    """The largest change of a product in phase 1."""
-    return lambda r: largest(r.change(name)[r.early])
-
-
-VALUES: Named = ("the change of values G", moved("G"))
-VALUE_PRODUCTS: Named = ("the change of value products", moved("VV"))
-SCORES: Named = ("the change of scores", moved("S"))
+VALUES = changed("G", "values G")
 VALUE_RATES: Named = ("the rates of G", lambda r: largest(r.dG[r.early]))
-SCORE_RATES: Named = ("the rates of scores", lambda r: largest(r.dS[r.early]))
-
-
-def scale(r: Record) -> float:
-    """(s0^2 + s1^2) m."""
-    return (r.s0**2 + r.s1**2) * r.dim
 
 
 def softmax_radius(r: Record) -> float:
@@ -63,36 +60,22 @@ def softmax_radius(r: Record) -> float:
     return largest((r.p - r.p[0])[r.early])
 
 
-def radius(r: Record) -> float:
-    """R of Def. E.2: how far a neuron's product with a relevant word moves in phase 1."""
-    return largest(r.change("P")[r.early][:, :, :3])
-
-
-def per_sample(r: Record) -> np.ndarray:
-    """(|{i: mu in X}| + |{i: nu in X}|) / n."""
-    return (r.count[:, None] + r.count) / r.n
-
-
-def rates(r: Record, words: slice, at: Any = 0) -> np.ndarray:
-    """Every neuron's rates along some words, at the start or at some rows."""
-    return r.neuron_rate[at][..., words]
-
-
-TARGETS, COMMON, RELEVANT, RANDOM = slice(2), slice(2, 3), slice(3), slice(3, None)
+def small(study: Any, dim: int, seed: int, **keys: Any) -> Record:
+    """A start with few words and neurons."""
+    return at_start(study, dim, seed=seed, samples=12, length=3, neurons=4, **keys)
 
 
 # --- Attention and the first rates.
 
 
-def first_rates(study: Any) -> list[Record]:
-    sizes = {"k0": 0.03, "neurons": 4, "samples": 12, "length": 3}
-    return [at_start(study, m, seed=seed, **sizes) for m in WIDTHS for seed in SEEDS[:8]]
-
-
 def first(of: Any) -> Check:
+    """The rates along the targets at t = 0, of one neuron."""
     other = ("the other neurons' part", lambda r: largest(r.cross_neuron[0]))
-    many = Over(first_rates, scale)
-    return power("Theta", 1, lambda r: of(rates(r, TARGETS)), other, 0.15, many)
+    many = Over(
+        lambda study: [small(study, m, seed, k0=0.03) for m in WIDTHS for seed in SEEDS[:8]],
+        lambda r: r.scale,
+    )
+    return power("Theta", 1, lambda r: of(r.rates(TARGETS)), other, 0.15, many)
 
 
 START = (
@@ -117,8 +100,9 @@ START = (
 def first_rate_constant(study) -> Measurement:
     r"""The rate is $(1/3 \pm .01)(\sigma_0^2 + \sigma_1^2)m$, on average over neurons."""
     found = [at_start(study, 1024, k0=0.01, seed=seed) for seed in SEEDS]
-    means = [float(rates(r, TARGETS).mean()) / scale(r) for r in found]
-    common = [float(rates(r, COMMON).mean()) / scale(r) for r in found]
+    means, common = (
+        [float(r.rates(words).mean()) / r.scale for r in found] for words in (TARGETS, COMMON)
+    )
     other = Control("the common word", measured=common)
     return corrected(
         printed=statistical(predicted=1 / 3, samples=means, z=4.0),
@@ -130,14 +114,11 @@ def first_rate_constant(study) -> Measurement:
 
 
 @paper.claim("Lemma E.4", part="hypothesis", regime=phase_1, setting="t = 0, m1 = 64, k0 = .03")
-def neurons_against_width(study) -> Measurement:
+@against("m = m1/4: share of neurons", at_least, bound=1.0)
+def neurons_against_width(study, right: bool):
     r"""That *every* neuron turns to the targets needs $m$ far above $m_1$: here $m = 64 m_1$."""
-    share = {
-        m: float((rates(at_start(study, m, k0=0.03, neurons=64), TARGETS) > 0).mean())
-        for m in (16, 4096)
-    }
-    other = Control("m = m1/4: share of neurons", share[16])
-    return at_least(bound=1.0, measured=share[4096], control=other)
+    start = at_start(study, 4096 if right else 16, k0=0.03, neurons=64)
+    return float((start.rates(TARGETS) > 0).mean())
 
 
 # --- Prop E.5: bounds with probability 1 - delta.
@@ -161,10 +142,9 @@ def value_bound(r: Record) -> float:
 
 def rarely(sums: Quantity, bound: Quantity, other: Named) -> Check:
     """The share of starts in which a sum is beyond its bound, at most delta."""
-    sizes = {"samples": 12, "length": 3, "neurons": 4}
 
     def share(study: Any, of: Quantity) -> float:
-        found = [at_start(study, 16384, seed=seed, **sizes) for seed in SEEDS]
+        found = [small(study, 16384, seed) for seed in SEEDS]
         return float(np.mean([(np.abs(of(r)) > bound(r)).any() for r in found]))
 
     def check(study: Any) -> Measurement:
@@ -219,10 +199,10 @@ BERNSTEIN = (
         power(
             "O",
             1,
-            lambda r: largest(rates(r, RANDOM)),
-            ("a target", lambda r: largest(rates(r, TARGETS))),
+            lambda r: largest(r.rates(RANDOM)),
+            ("a target", lambda r: largest(r.rates(TARGETS))),
             0.3,
-            Over(many_samples, lambda r: scale(r) / r.n + r.s0**2 * np.sqrt(r.dim * r.L), "zero"),
+            Over(many_samples, lambda r: r.scale / r.n + r.s0**2 * np.sqrt(r.dim * r.L), "zero"),
         ),
         setting="t = 0, m = 1024, n = 24, 72, 216",
     ),
@@ -245,7 +225,7 @@ def response_change(r: Record) -> float:
 def response_bound(r: Record, words: int = 4) -> float:
     """L R_P s0 s1 sqrt m + words R/L, the bound of Lemma E.7 with the constant 1."""
     small = r.L * softmax_radius(r) * r.s0 * r.s1 * np.sqrt(r.dim)
-    return small + words * radius(r) / r.L
+    return small + words * r.radius / r.L
 
 
 def by_neurons(study: Any) -> list[Record]:
@@ -260,18 +240,8 @@ def over_unit(r: Record, x: float) -> float:
     return x / (r.s0 * r.s1 * float(np.sqrt(r.dim / r.L)))
 
 
-def value_rates(r: Record) -> np.ndarray:
-    """dVV/dt, Lemma C.3."""
-    half = r.G[:, :, None] * r.phi[:, None, :]
-    return half + half.swapaxes(1, 2)
-
-
-def norms(r: Record) -> np.ndarray:
-    return np.einsum("tvv->tv", r.VV[r.early])
-
-
 PRODUCTS: Named = ("the products", lambda r: largest(r.VV[r.early] * (1 - np.eye(r.VV.shape[1]))))
-NORMS: Named = ("the norms", lambda r: largest(norms(r)))
+NORMS: Named = ("the norms", lambda r: largest(r.norms[r.early]))
 BY_NEURONS = Over(by_neurons, lambda r: r.m1)
 OF_NEURONS = {"setting": "m = 4096, m1 = 4, 16, 64, L = 3"}
 
@@ -384,13 +354,13 @@ PERTURBATIONS = (
         |\{i:\nu\in X\}|}{n}O(1)$.
 
         Measured: the largest ratio of the two sides over words and times.""",
-        power("O", 0.0, lambda r: largest(value_rates(r)[r.early] / per_sample(r)), VALUE_RATES),
+        power("O", 0.0, lambda r: largest(r.dVV[r.early] / r.shares), VALUE_RATES),
     ),
     claim(
         "Lemma E.9 (change)",
         r"""In phase 1 $|\langle v(\mu), v(\nu)\rangle - \langle v^{(0)}(\mu), v^{(0)}(\nu)\rangle|
         \le t\,\frac{|\{i:\mu\in X\}| + |\{i:\nu\in X\}|}{n}O(1)$, which is $O(1/m)$ at its end.""",
-        power("O", -1.0, lambda r: largest(r.change("VV")[r.end] / per_sample(r)), VALUES),
+        power("O", -1.0, lambda r: largest(r.change("VV")[r.end] / r.shares), VALUES),
     ),
     claim(
         "Lemma E.9 (sizes)",
@@ -398,7 +368,7 @@ PERTURBATIONS = (
         $|v(\mu)|^2 = \Theta(\sigma_0^2m)$; $\sigma_0^2m$ does not depend on $m$ here.""",
         each(
             products=power("O", -0.5, PRODUCTS[1], NORMS),
-            shortest=power("Theta", 0.0, lambda r: norms(r).min(), PRODUCTS),
+            shortest=power("Theta", 0.0, lambda r: r.norms[r.early].min(), PRODUCTS),
             longest=power("Theta", 0.0, NORMS[1], PRODUCTS),
         ),
     ),

@@ -7,39 +7,31 @@ from typing import Any
 
 import numpy as np
 
-from attnflow.claims import Control, Measurement, always, at_most, identity
+from attnflow.claims import Control, Measurement, against, always, at_most, identity
 from attnflow.models import value_mlp
 from attnflow.studies.cooccurrence.claims.common import Check, declared, each, phase_1
 from attnflow.studies.cooccurrence.claims.early_phase import (
     BY_NEURONS,
-    COMMON,
     OF_NEURONS,
-    RANDOM,
-    RELEVANT,
-    SCORE_RATES,
-    SCORES,
-    TARGETS,
-    VALUE_PRODUCTS,
     VALUE_RATES,
     VALUES,
-    moved,
-    norms,
-    per_sample,
-    radius,
-    rates,
-    scale,
     weighted,
 )
 from attnflow.studies.cooccurrence.claims.literal import Point, all_points
 from attnflow.studies.cooccurrence.claims.scaling import (
+    COMMON,
     END,
+    RANDOM,
+    RELEVANT,
     SETTING,
+    TARGETS,
     Named,
     Over,
     Quantity,
     Record,
     at_start,
     bounded,
+    changed,
     largest,
     power,
     record,
@@ -49,36 +41,31 @@ from attnflow.studies.cooccurrence.paper import paper
 
 claim = partial(declared, __name__, phase_1, setting=SETTING)
 
+VALUE_PRODUCTS, SCORES = changed("VV", "value products"), changed("S", "scores")
+
 
 # --- Growth through phase 1.
 
 
 @paper.claim("Theorem E.14", part="proof-step")
-def growth_of_a_neuron(study) -> Measurement:
+@against("without the other neurons", identity, over=all_points)
+def growth_of_a_neuron(study, at: Point, right: bool):
     r"""$\partial_t a_jw_jW_V\mu = (\|w_j\|^2 + \|v(\mu)\|^2)\frac{1}{n}\sum_{i:\mu\in X}
     g_iy_i\sum_lp_{q_l,k_\mu} + \epsilon$, with $\epsilon$ the other neurons' and the other words'
     part. Measured: the flow of all weights."""
-
-    def right(at: Point, others: float = 1.0) -> np.ndarray:
-        th = at.model
-        NN, VV = th.W @ th.W.T, th.WV.T @ th.WV
-        own = np.add.outer(np.diag(NN), np.diag(VV)) * at.phi
-        neurons = th.a * (NN @ th.a - th.a * np.diag(NN))
-        return own + others * np.outer(neurons, at.phi) + (VV - np.diag(np.diag(VV))) @ at.phi
-
-    def flow(at: Point) -> np.ndarray:
-        th = at.model
-        v = value_mlp.weight_flow(at.sentences, len(th.WV)).velocity(th)
-        return th.a[:, None] * (v.W @ th.WV + th.W @ v.WV)
-
-    other = Control("without the other neurons", lambda at: right(at, 0.0))
-    return identity(over=all_points(study), predicted=right, measured=flow, control=other)
+    th = at.model
+    NN, VV = th.W @ th.W.T, th.WV.T @ th.WV
+    own = np.add.outer(np.diag(NN), np.diag(VV)) * at.phi
+    neurons = right * th.a * (NN @ th.a - th.a * np.diag(NN))
+    told = own + np.outer(neurons, at.phi) + (VV - np.diag(np.diag(VV))) @ at.phi
+    v = value_mlp.weight_flow(at.sentences, len(th.WV)).velocity(th)
+    return told, th.a[:, None] * (v.W @ th.WV + th.W @ v.WV)
 
 
 def factor(r: Record) -> np.ndarray:
     """|w_j|^2 + |v(mu)|^2 of the targets in phase 1."""
     neurons = np.einsum("tjj->tj", r.NN)[r.early]
-    return neurons[:, :, None] + norms(r)[:, None, :2]
+    return neurons[:, :, None] + r.norms[r.early, None, :2]
 
 
 def over_error(r: Record, x: np.ndarray) -> float:
@@ -88,8 +75,8 @@ def over_error(r: Record, x: np.ndarray) -> float:
 
 
 def growth(r: Record, words: slice) -> float:
-    size = scale(r) / r.n + r.s0**2 * r.L * np.sqrt(r.dim)
-    return largest(rates(r, words, r.early)) / size
+    size = r.scale / r.n + r.s0**2 * r.L * np.sqrt(r.dim)
+    return largest(r.rates(words, r.early)) / size
 
 
 def small_starts(study: Any) -> list[Record]:
@@ -99,7 +86,7 @@ def small_starts(study: Any) -> list[Record]:
 
 def first_bound(r: Record) -> float:
     small = r.s1**2 * np.sqrt(r.dim * r.m1) + r.s0**2 * np.sqrt(r.dim * r.L)
-    return float(small + scale(r) * largest(r.margin[0]))
+    return float(small + r.scale * largest(r.margin[0]))
 
 
 def lead(r: Record) -> np.ndarray:
@@ -125,9 +112,9 @@ GROWTH = (
             error=bounded(
                 1.0,
                 lambda r: over_error(
-                    r, rates(r, TARGETS, r.early) - factor(r) * r.phi[r.early, None, :2]
+                    r, r.rates(TARGETS, r.early) - factor(r) * r.phi[r.early, None, :2]
                 ),
-                ("the rate itself", lambda r: over_error(r, rates(r, TARGETS, r.early))),
+                ("the rate itself", lambda r: over_error(r, r.rates(TARGETS, r.early))),
             ),
         ),
     ),
@@ -147,8 +134,8 @@ GROWTH = (
         power(
             "O",
             1,
-            lambda r: largest(rates(r, COMMON)),
-            ("a target", lambda r: largest(rates(r, TARGETS))),
+            lambda r: largest(r.rates(COMMON)),
+            ("a target", lambda r: largest(r.rates(TARGETS))),
             0.4,
             Over(small_starts, first_bound, "zero"),
         ),
@@ -159,7 +146,7 @@ GROWTH = (
         r"""In phase 1 $|\partial_ta_jw_jW_V\mu_3| \le \tilde O(\sigma_1^2m)$.""",
         bounded(
             0.5,
-            lambda r: largest(rates(r, COMMON, r.early)) / (r.s1**2 * r.dim),
+            lambda r: largest(r.rates(COMMON, r.early)) / (r.s1**2 * r.dim),
             ("all neurons together", lambda r: largest(r.dG[r.early, 2]) / (r.s1**2 * r.dim)),
         ),
         reading=r"the rate is that of time $t$; the printed weights are those of time 0",
@@ -229,12 +216,8 @@ def pairs(x: Quantity, random: bool) -> Quantity:
     return of
 
 
-def softmax_rate(r: Record) -> np.ndarray:
-    return r.dp
-
-
-def softmax_change(r: Record) -> np.ndarray:
-    return r.p - r.p[0]
+SOFTMAX_RATE, SOFTMAX_CHANGE = (lambda r: r.dp), (lambda r: r.p - r.p[0])
+SCORE_RATES: Named = ("the rates of scores", lambda r: largest(r.dS[r.early]))
 
 
 def both_ways(x: Quantity, exponent: float, other: Named) -> Check:
@@ -290,12 +273,12 @@ SINGLE = (
         X\}| + |\{i:\nu\in X\}|}{n}\tilde O(\frac{1}{L} + \frac{1}{\sqrt m})$.
 
         Measured: the power of $m$ of the largest ratio over words and times.""",
-        power("O", -0.5, lambda r: largest(r.dS[r.early] / per_sample(r)), VALUE_RATES),
+        power("O", -0.5, lambda r: largest(r.dS[r.early] / r.shares), VALUE_RATES),
     ),
     claim(
         "Lemma E.23 (change)",
         r"""So scores change by at most $t$ times that, $m^{-3/2}$ at the end of phase 1.""",
-        power("O", -1.5, lambda r: largest(r.change("S")[r.early] / per_sample(r)), VALUE_PRODUCTS),
+        power("O", -1.5, lambda r: largest(r.change("S")[r.early] / r.shares), VALUE_PRODUCTS),
     ),
     claim(
         "Cor E.24 (rates)",
@@ -303,13 +286,13 @@ SINGLE = (
         $\tilde O(\frac{1}{L^2\sqrt m})$ otherwise.
 
         Measured: the power of $m$. It is a bound, and holds with room: see the proof.""",
-        both_ways(softmax_rate, -0.5, VALUE_RATES),
+        both_ways(SOFTMAX_RATE, -0.5, VALUE_RATES),
     ),
     claim(
         "Cor E.24 (rates)",
         r"""Its proof has $\frac{1}{m}$ where the statement has $\frac{1}{\sqrt m}$: $|\partial_tp|
         \le \tilde O(\frac{1}{Lm}(\frac{1}{L} + \frac{1}{\sqrt m}))$, and this is the order.""",
-        power("Theta", -1.0, pairs(softmax_rate, False), SCORE_RATES),
+        power("Theta", -1.0, pairs(SOFTMAX_RATE, False), SCORE_RATES),
         part="proof-step",
     ),
     claim(
@@ -317,7 +300,7 @@ SINGLE = (
         r"""In phase 1 attention changes by $\tilde O((\frac{1}{L}+\frac{1}{n})\frac{1}{Lm^2}
         (\frac{1}{L} + \frac{1}{\sqrt m}))$ between random words, $\tilde O(\frac{1}{Lm^2}
         (\frac{1}{L} + \frac{1}{\sqrt m}))$ otherwise. Measured: the power of $m$.""",
-        both_ways(softmax_change, -2.0, SCORES),
+        both_ways(SOFTMAX_CHANGE, -2.0, SCORES),
     ),
     claim(
         "Lemma E.25",
@@ -325,10 +308,8 @@ SINGLE = (
         $t\frac{1}{\sqrt m}\frac{|\{i:\mu\in X\}| + |\{i:\nu\in X\}|}{n}\tilde
         O(\frac{1}{\sqrt m})$, $m^{-2}$ at its end.""",
         each(
-            keys=power("O", -2.0, lambda r: largest(r.change("KK")[r.end] / per_sample(r)), SCORES),
-            queries=power(
-                "O", -2.0, lambda r: largest(r.change("QQ")[r.end] / per_sample(r)), SCORES
-            ),
+            keys=power("O", -2.0, lambda r: largest(r.change("KK")[r.end] / r.shares), SCORES),
+            queries=power("O", -2.0, lambda r: largest(r.change("QQ")[r.end] / r.shares), SCORES),
         ),
     ),
 )
@@ -338,7 +319,7 @@ SINGLE = (
 
 
 def random_part(r: Record) -> float:
-    return radius(r) * (1 / r.n + 1 / float(np.sqrt(r.dim)))
+    return r.radius * (1 / r.n + 1 / float(np.sqrt(r.dim)))
 
 
 def before(of: Any) -> Named:
@@ -374,7 +355,7 @@ BOX = (
         "Theorem E.26 (i)",
         r"""Up to $C_{T_1}/(\sigma_1^2mm_1)$ a neuron's product with a relevant word moves by at
         most $R = O(1/m_1)$.""",
-        power("O", -1, radius, ("all neurons together", moved("G")), 0.2, BY_NEURONS),
+        power("O", -1, lambda r: r.radius, ("all neurons together", VALUES[1]), 0.2, BY_NEURONS),
         **OF_NEURONS,
     ),
     claim(
@@ -385,20 +366,20 @@ BOX = (
         bounded(
             15.0,
             lambda r: largest(r.change("P")[r.early][:, :, 3:]) / random_part(r),
-            ("relevant words", lambda r: radius(r) / random_part(r)),
+            ("relevant words", lambda r: r.radius / random_part(r)),
         ),
     ),
     claim(
         "Theorem E.26 (iii)",
         r"""Up to then scores move by at most $R_S \le O(\frac{1}{m\sqrt m})$.""",
-        power("O", -1.5, moved("S"), VALUE_PRODUCTS),
+        power("O", -1.5, lambda r: r.moved("S"), VALUE_PRODUCTS),
     ),
     *(
         claim(
             f"Theorem E.26 ({item})",
             rf"""Up to then the products of {words} move by at most ${size} \le \tilde
             O(\sigma_0^2\sqrt m)$, which is $m^{{-1/2}}$ here; they move by far less.""",
-            power("O", -0.5, moved(name), VALUES),
+            power("O", -0.5, lambda r, name=name: r.moved(name), VALUES),
         )
         for item, words, size, name in (("iv", "queries", "R_Q", "QQ"), ("v", "keys", "R_K", "KK"))
     ),
@@ -469,7 +450,7 @@ BOX = (
         claim(
             f"Theorem E.28 ({words})",
             rf"In phase 1 the {words} change by $\tilde O({size})$, and that is their order.",
-            power("Theta", exponent, moved(name), other, tol),
+            power("Theta", exponent, lambda r, name=name: r.moved(name), other, tol),
         )
         for words, size, name, exponent, other, tol in (
             ("neuron products", "1/m", "NN", -1.0, SCORES, 0.2),

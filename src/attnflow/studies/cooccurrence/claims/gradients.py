@@ -7,7 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from attnflow.claims import Claim, Control, Measurement, at_least, every, identity
+from attnflow.claims import (
+    Claim,
+    Control,
+    Measurement,
+    against,
+    at_least,
+    compared,
+    every,
+    identity,
+)
 from attnflow.studies.cooccurrence.claims.literal import Point, all_points, points
 from attnflow.studies.cooccurrence.paper import paper
 
@@ -321,26 +330,18 @@ lemma_c4_scores = _row(
 
 
 @paper.claim("Lemma C.2")
-def lemma_c2(study) -> Measurement:
+@against("the words of U alone", identity, over=all_points)
+def lemma_c2(study, at: Point, right: bool):
     r"""$\frac{\partial\langle w_j, w_k\rangle}{\partial t}$ is the sum over the places of words in
     a set $U$ and over the other places of $\frac 1n\sum_i g_i y_i\sum_l (a_k w_j^\top V_{l'}
     p_{l,l'} + a_j w_k^\top V_{l'} p_{l,l'})$, for any set of words."""
-
-    def split(at: Point, relevant: bool = True, others: bool = True) -> np.ndarray:
-        th, k = at.model, at.sentences.targets + 1
-        response = np.zeros(len(th.W))
-        for i, words in enumerate(at.sentences.token):
-            mass = at.p[i].sum(axis=0)
-            for chosen, wanted in ((words < k, relevant), (words >= k, others)):
-                response += wanted * at.gy[i] * th.W @ th.WV[:, words] @ (mass * chosen)
-        return np.outer(response, th.a) + np.outer(th.a, response)
-
-    return identity(
-        over=all_points(study),
-        predicted=split,
-        measured=self_rate("W"),
-        control=Control("the words of U alone", lambda at: split(at, others=False)),
-    )
+    th, k = at.model, at.sentences.targets + 1
+    response = np.zeros(len(th.W))
+    for i, words in enumerate(at.sentences.token):
+        mass = at.p[i].sum(axis=0)
+        for chosen in (words < k, words >= k) if right else (words < k,):
+            response += at.gy[i] * th.W @ th.WV[:, words] @ (mass * chosen)
+    return np.outer(response, th.a) + np.outer(th.a, response), self_rate("W")(at)
 
 
 @paper.claim("ours: repeated words")
@@ -376,38 +377,25 @@ def repeated_words(study) -> Measurement:
     reading=r"$a_{j_1}$ in the last sum stands for nothing: Def. E.18 has the sum without it,"
     r" $\sum_j a_j^2 = m_1$ being taken already",
 )
-def equation_4(study) -> Measurement:
+@against("summed over neurons with the stray sign", identity, over=all_points)
+def equation_4(study, at: Point, right: bool):
     r"""$\frac{\partial G(\mu)}{\partial t} = \frac 1n\sum_{i:\mu\in X^{(i)}} g_i y_i\sum_l
     p_{q_l,k_\mu} \sum_{j,k} a_j a_k\langle w_j, w_k\rangle + \frac{m_1}{n}\sum_i g_i y_i\sum_l
     p_l^\top V^\top W_V\mu$."""
-
-    def printed(at: Point, factor: float | None = None) -> np.ndarray:
-        th = at.model
-        U = sum(a * b * w @ v for a, w in zip(th.a, th.W, strict=True)
-                for b, v in zip(th.a, th.W, strict=True))  # fmt: skip
-        m1 = len(th.a) if factor is None else factor
-        return sum(gy * (U * X @ p + m1 * p @ X.T @ th.WV.T @ th.WV) for gy, X, p, _ in places(at))  # type: ignore
-
-    return identity(
-        over=all_points(study),
-        predicted=printed,
-        measured=lambda at: at.model.a @ neuron_value_rate(at),
-        control=Control(
-            "summed over neurons with the stray sign", lambda at: printed(at, at.model.a.sum())
-        ),
-    )
+    th = at.model
+    U = float(np.sum(np.outer(th.a, th.a) * (th.W @ th.W.T)))
+    m1 = len(th.a) if right else th.a.sum()
+    found = sum(gy * (U * X @ p + m1 * p @ X.T @ th.WV.T @ th.WV) for gy, X, p, _ in places(at))
+    return found, th.a @ neuron_value_rate(at)
 
 
 @paper.claim("eq 5")
-def equation_5(study) -> Measurement:
+@against("without the number of neurons", identity, over=all_points)
+def equation_5(study, at: Point, right: bool):
     r"""$\frac{\partial}{\partial t}\sum_{j,k}\langle a_j w_j, a_k w_k\rangle = \frac{2m_1}{n}
     \sum_i g_i y_i F_i$."""
-    return identity(
-        over=all_points(study),
-        predicted=lambda at: 2 * len(at.model.a) * at.gy @ at.F,
-        measured=lambda at: at.model.a @ self_rate("W")(at) @ at.model.a,
-        control=Control("without the number of neurons", lambda at: 2 * at.gy @ at.F),
-    )
+    a = at.model.a
+    return 2 * (len(a) if right else 1) * at.gy @ at.F, a @ self_rate("W")(at) @ a
 
 
 @paper.claim("Def E.18")
@@ -416,27 +404,18 @@ def sub_network(study) -> Measurement:
     a_j\frac{\partial w_j}{\partial t}W_V\mu$: the part of the values and the part of the neurons
     are the two sums of its last line."""
 
-    def part(at: Point, which: str) -> Any:
-        th = at.model
-        mass = sum(gy * X @ p for gy, X, p, _ in places(at))
-        return neurons(at) @ neurons(at) * mass if which == "WV" else len(th.a) * th.WV.T @ (
-            th.WV @ mass
-        )  # fmt: skip
+    def sums(at: Point) -> list[Any]:
+        mass: Any = sum(gy * X @ p for gy, X, p, _ in places(at))
+        V, u = at.model.WV, neurons(at)
+        return [u @ u * mass, len(at.model.a) * V.T @ (V @ mass)]
 
-    def measured(at: Point, which: str) -> Any:
-        th = at.model
-        return neurons(at) @ at.moved["WV"] if which == "WV" else th.a @ at.moved["W"] @ th.WV
+    def parts(at: Point) -> list[Any]:
+        return [neurons(at) @ at.moved["WV"], at.model.a @ at.moved["W"] @ at.model.WV]
 
-    both = all_points(study)
-    other = {"WV": "W", "W": "WV"}
-    return every(
-        **{
-            name: identity(
-                over=both,
-                predicted=lambda at, which=which: part(at, which),
-                measured=lambda at, which=which: measured(at, which),
-                control=Control("the other sum", lambda at, which=which: part(at, other[which])),
-            )
-            for name, which in (("values", "WV"), ("neurons", "W"))
-        }
-    )
+    def one(which: int) -> Measurement:
+        def both(at: Point, right: bool) -> tuple[Any, Any]:
+            return sums(at)[which if right else 1 - which], parts(at)[which]
+
+        return compared(identity, "the other sum", both, over=all_points(study))
+
+    return every(values=one(0), neurons=one(1))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attnflow.claims import Control, Erratum, Measurement, equal, fit_line, identity, order
+from attnflow.claims import Control, Erratum, Measurement, against, equal, fit_line, identity, order
 from attnflow.models import value_mlp
 from attnflow.studies.cooccurrence import theory
 from attnflow.studies.cooccurrence.claims.common import declared, each, phase_2, two_targets
@@ -19,13 +19,12 @@ from attnflow.studies.cooccurrence.claims.scaling import (
     SETTING,
     WIDE,
     WIDTHS,
-    Named,
     Quantity,
     Record,
     bounded,
+    changed,
     few,
     in_phase_2,
-    largest,
     power,
     record,
 )
@@ -41,14 +40,7 @@ SOFTMAX = Erratum(
 )
 
 
-def since(name: str) -> Quantity:
-    """The largest change of a product in phase 2."""
-    return lambda r: largest(r.change(name, r.end)[r.late])
-
-
-VALUES: Named = ("the change of values G", since("G"))
-VALUE_PRODUCTS: Named = ("the change of value products", since("VV"))
-SCORES: Named = ("the change of scores", since("S"))
+VALUES = changed("G", "values G", late=True)
 
 
 def ratio(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -124,49 +116,29 @@ BOX = (
 # --- Identities, on all weights.
 
 
-def neuron_pull(at: Point, factor: float = 2.0) -> float:
-    return factor * len(at.model.a) * float(at.gy @ at.F)
-
-
 @paper.claim("Lemma F.4", part="proof-step")
-def neuron_sum_rate(study) -> Measurement:
+@against("without the factor 2", identity, over=all_points)
+def neuron_sum_rate(study, at: Point, right: bool):
     r"""$\partial_t\sum_{j_1,j_2}\langle a_{j_1}w_{j_1}, a_{j_2}w_{j_2}\rangle =
     \frac{2m_1}{n}\sum_ig_iy_iF_i$. Measured: the flow of all weights, and of the Grams."""
-
-    def flows(at: Point) -> list[float]:
-        th, dim = at.model, len(at.model.WV)
-        v = value_mlp.weight_flow(at.sentences, dim).velocity(th)
-        gram = value_mlp.gram_flow(at.sentences, dim, float(len(th.a)))
-        moved = gram.flow.velocity(gram.project(th))["gram"]["value"]["u"][0, 0]
-        return [2 * th.a @ th.W @ v.W.T @ th.a, moved]
-
-    return identity(
-        over=all_points(study),
-        predicted=lambda at: [neuron_pull(at)] * 2,
-        measured=flows,
-        control=Control("without the factor 2", lambda at: [neuron_pull(at, 1.0)] * 2),
-    )
+    th, dim = at.model, len(at.model.WV)
+    v = value_mlp.weight_flow(at.sentences, dim).velocity(th)
+    gram = value_mlp.gram_flow(at.sentences, dim, float(len(th.a)))
+    moved = gram.flow.velocity(gram.project(th))["gram"]["value"]["u"][0, 0]
+    pull = (2 if right else 1) * len(th.a) * float(at.gy @ at.F)
+    return [pull] * 2, [2 * th.a @ th.W @ v.W.T @ th.a, moved]
 
 
 @paper.claim("Lemma F.11", part="proof-step")
-def value_product_rate(study) -> Measurement:
+@against("one term alone", identity, over=all_points)
+def value_product_rate(study, at: Point, right: bool):
     r"""$\partial_t\mu^\top W_V^\top W_V\nu = G(\nu)\phi(\mu) + G(\mu)\phi(\nu)$ with $\phi(\mu) =
     \frac{1}{n}\sum_{i:\mu\in X}g_iy_i\sum_lp_{q_l,k_\mu}$, a word that occurs twice in a sample
     counted twice. Measured: the flow of all weights."""
-
-    def half(at: Point) -> np.ndarray:
-        return np.outer(at.model.a @ at.model.W @ at.model.WV, at.phi)
-
-    def flow(at: Point) -> np.ndarray:
-        v = value_mlp.weight_flow(at.sentences, len(at.model.WV)).velocity(at.model)
-        return v.WV.T @ at.model.WV + at.model.WV.T @ v.WV
-
-    return identity(
-        over=all_points(study),
-        predicted=lambda at: half(at) + half(at).T,
-        measured=flow,
-        control=Control("one term alone", half),
-    )
+    half = np.outer(at.model.a @ at.model.W @ at.model.WV, at.phi)
+    v = value_mlp.weight_flow(at.sentences, len(at.model.WV)).velocity(at.model)
+    flow = v.WV.T @ at.model.WV + at.model.WV.T @ v.WV
+    return half + half.T if right else half, flow
 
 
 # --- Balance.

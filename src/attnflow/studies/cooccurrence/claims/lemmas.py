@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 
-from attnflow.claims import Control, Measurement, always, at_least, at_most, equal, every, sign
+from attnflow.claims import (
+    Control,
+    Measurement,
+    against,
+    always,
+    at_least,
+    at_most,
+    equal,
+    every,
+    sign,
+)
+from attnflow.flows.sinks import Event
 from attnflow.models.value_mlp import weight_flow
+from attnflow.studies.cooccurrence import stages
 from attnflow.studies.cooccurrence.claims.common import (
     Run,
     condition_1,
@@ -20,7 +33,6 @@ from attnflow.studies.cooccurrence.claims.common import (
     phase_2,
     through,
 )
-from attnflow.studies.cooccurrence.claims.early_phase import scale
 from attnflow.studies.cooccurrence.claims.scaling import (
     SETTING,
     WIDTHS,
@@ -33,7 +45,9 @@ from attnflow.studies.cooccurrence.claims.scaling import (
     power,
     starts,
 )
+from attnflow.studies.cooccurrence.observables import gradient_ratio
 from attnflow.studies.cooccurrence.paper import paper
+from attnflow.tasks.cooccurrence import WordCooccurrence
 
 late = partial(declared, __name__, phase_2)
 
@@ -68,7 +82,7 @@ def first_rate_of_targets(study) -> Measurement:
     over = Over(all_starts, lambda s: s[0].dim)  # type: ignore[arg-type]
 
     def ratio(of: Any, width: int = 0) -> Quantity:
-        return lambda s: of(s[1][:, :2]) / scale(s[0]) * s[0].dim ** float(width)  # type: ignore
+        return lambda s: of(s[1][:, :2]) / s[0].scale * s[0].dim ** float(width)  # type: ignore
 
     squared = ("in units of the squared width", ratio(np.min, -1))
     without = ("without the width in the scale", ratio(np.max, 1))
@@ -78,7 +92,7 @@ def first_rate_of_targets(study) -> Measurement:
         fastest=power("O", 0.0, ratio(np.max), without, 0.15, over)(study),
         constant=equal(
             predicted=1 / 6,
-            measured=float(widest[1][:, :2].mean()) / scale(widest[0]),
+            measured=float(widest[1][:, :2].mean()) / widest[0].scale,
             rtol=0.05,
             control=Control("as if g(0) = 1", float(task.law[0] - task.law[1])),
         ),
@@ -86,30 +100,31 @@ def first_rate_of_targets(study) -> Measurement:
 
 
 @paper.claim("ours: neurons against the width", regime=condition_1)
-def neurons_against_the_width(study) -> Measurement:
+@against(
+    "m = 64, m1 = 1024",
+    at_least,
+    bound=1.0,
+    note="fraction of neurons whose first rate is positive",
+)
+def neurons_against_the_width(study, right: bool):
     r"""Lemma 4.1 for every neuron needs $m \gg m_1$: with more neurons than dimensions some start
     in the wrong direction."""
-
-    def right(m: int, m1: int) -> float:
-        return float((first_rates(study, m, study.config.seed, m1)[:, :2] > 0).mean())
-
-    many = Control("m = 64, m1 = 1024", right(64, 1024))
-    note = "fraction of neurons whose first rate is positive"
-    return at_least(bound=1.0, measured=right(1024, 16), control=many, note=note)
+    m, m1 = (1024, 16) if right else (64, 1024)
+    return float((first_rates(study, m, study.config.seed, m1)[:, :2] > 0).mean())
 
 
 @paper.claim("Lemma 4.2", **FIRST)
-def first_rate_of_the_common_word(study) -> Measurement:
+@against("a target", at_most, bound=0.3)
+def first_rate_of_the_common_word(study, right: bool):
     r"""$\frac{\partial a_jw_j^\top W_V\mu_3}{\partial t} = \tilde O(\sigma_1^2\sqrt{mm_1} +
     \sigma_0^2\sqrt{mL} + \sigma_1^2mF)$ at the start, with $F = \max_i|F_i^{(0)}|$: the
     largest over neurons stays within a factor of that at every width."""
 
-    def ratio(r: Record, rate: np.ndarray, word: int) -> float:
-        size = r.s1**2 * np.sqrt(r.dim * r.m1) + r.s0**2 * np.sqrt(r.dim * r.L)
-        return largest(rate[:, word]) / (size + r.s1**2 * r.dim * largest(r.margin[0]))
+    def size(r: Record) -> float:
+        small = r.s1**2 * np.sqrt(r.dim * r.m1) + r.s0**2 * np.sqrt(r.dim * r.L)
+        return small + r.s1**2 * r.dim * largest(r.margin[0])
 
-    common, target = ([ratio(*s, word) for s in all_starts(study)] for word in (2, 0))
-    return at_most(bound=0.3, measured=common, control=Control("a target", target))
+    return [largest(rate[:, 2 if right else 0]) / size(r) for r, rate in all_starts(study)]
 
 
 # --- Ratios of rates.
@@ -173,6 +188,12 @@ def times_and_stages(study) -> Measurement:
 
     found = [crossing(values) for values in series.values()]
     half, one, each_sample, _ = found
+    nothing = few(study, mode="scalar", until=1.0).times()
+    events = [Event("t05", 0.32, 1), Event("t1", 0.58, 1), Event("t1_all", 0.7, 1)]
+
+    def steps(rate: float) -> list[float]:
+        return [*nothing.values(), *(s.step or 0 for s in stages.find(events, 1.0, rate))]
+
     early = [half] if 0 < half < one else []  # a start may fall faster by chance
     names = ["phase 1", *["common word"] * len(early), "phase 2"]
     return every(
@@ -190,19 +211,24 @@ def times_and_stages(study) -> Measurement:
             rtol=3e-3,
             control=Control("from all samples on", measured=[0.0, *early, each_sample]),
         ),
+        steps=equal(
+            predicted=steps(0.1),
+            measured=[0, 0, 0, 0, 0, 3, 6],
+            rtol=0.0,
+            control=Control("a tenfold rate", steps(1.0)),
+            note="nothing is crossed before tau = 1; steps of descent at the rate .1",
+        ),
     )
 
 
 @paper.claim("Sec 4.1 (single targets)", regime=phase_1, setting="infinite width, F(0) = 0")
-def single_targets_first(study) -> Measurement:
+@against("samples with both targets", at_least, bound=1.02, note="largest loss over the first")
+def single_targets_first(study, right: bool):
     """In phase 1 the loss of samples with one target rises before it falls, that of samples with
     both falls. (A start with outputs of order one can hide it.)"""
     rows = inside(study).at(mode="infinite-width", until=30.0).solution.trajectory
     losses = rows["class_loss"].values
-    peak = losses.max(axis=0) / losses[0]
-    both = Control("samples with both targets", peak[:1])
-    note = "largest loss over the first"
-    return at_least(bound=1.02, measured=peak[1:3], control=both, note=note)
+    return (losses.max(axis=0) / losses[0])[slice(1, 3) if right else slice(1)]
 
 
 def gap(one: int, two: int) -> Any:
@@ -260,10 +286,33 @@ def ratio_of_rates(study) -> Measurement:
     rate, S = run["value_rate"][run.second], run["gradient_sum"][run.second]
     moved = -rate[:, 2] / rate[:, :2].max(axis=1)
     other = S[:, 1:].sum(axis=1) / S[:, 0]
-    return at_most(
-        bound=0.03,
-        measured=np.abs(inside(study).ratio(run.rows)[run.second] / moved - 1),
-        control=Control("negative over positive gradients", np.abs(other / moved - 1)),
+    sums = {k: np.random.default_rng(k).random((3, 2**k)) for k in (1, 2, 3)}
+
+    def by_hand(k: int, row: np.ndarray, first: int = 0) -> float:
+        """(sum of all - 2 S_full) / max_j (S_full - sum of S_A over the other A that contain j)."""
+        classes = [c for n in range(k, -1, -1) for c in combinations(range(k), n)]
+        rest = [sum(s for s, c in zip(row, classes, strict=True) if j in c) for j in range(k)]
+        return (row.sum() - 2 * row[first]) / max(2 * row[first] - x for x in rest)
+
+    def each_k(of: Any) -> list[float]:
+        return [of(k, row) for k, rows in sums.items() for row in rows]
+
+    return every(
+        rates=at_most(
+            bound=0.03,
+            measured=np.abs(inside(study).ratio(run.rows)[run.second] / moved - 1),
+            control=Control("negative over positive gradients", np.abs(other / moved - 1)),
+        ),
+        targets=equal(
+            predicted=np.concatenate(
+                [gradient_ratio(x, WordCooccurrence(5, targets=k)) for k, x in sums.items()]
+            ),
+            measured=each_k(by_hand),
+            rtol=1e-12,
+            each=True,
+            control=Control("with the second class", measured=each_k(partial(by_hand, first=1))),
+            note="1 to 3 targets, random gradients",
+        ),
     )
 
 

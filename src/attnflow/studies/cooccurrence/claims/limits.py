@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import numpy as np
 
-from attnflow.claims import Control, Measurement, at_least, at_most, equal, every, order
-from attnflow.studies.cooccurrence import theory
+from attnflow.claims import Control, Measurement, against, at_least, at_most, equal, every, order
+from attnflow.studies.cooccurrence import observables, theory
 from attnflow.studies.cooccurrence.claims.common import Run, all_different, solved
 from attnflow.studies.cooccurrence.claims.scaling import few as few_words
 from attnflow.studies.cooccurrence.paper import paper
@@ -59,18 +60,19 @@ def sizes(n: float, targets: int = 2) -> np.ndarray:
     return np.array([n / 2, *[n / (2 * rest)] * rest])
 
 
-def by_hand(n: float, L: int) -> dict[str, Any]:
-    """The limit of late time for two targets, from the classes' Gram matrix alone."""
-    gamma2, a = nearest_point(class_grams(2, L, sizes(n)))
-    w1, w3 = (a[0] - a[1]) / gamma2, (a[0] - a[1:].sum()) / gamma2
-    irrelevant = np.array([1.0, -1.0, -1.0, -1.0]) * a / (sizes(n) * gamma2)
-    relevant = [2 * w1 + w3, w1 + w3, w1 + w3, w3]
-    worst, places = [], (L - 3, L - 2, L - 2, L - 1)
-    there = irrelevant[np.array(places) > 0]
-    for c, (base, free) in enumerate(zip(relevant, places, strict=True)):
-        way = 1.0 if c == 0 else -1.0
-        kinds = itertools.combinations_with_replacement(there, free)
-        worst.append(min(way * (base + sum(kind)) for kind in kinds))
+def by_hand(n: float, L: int, k: int = 2) -> dict[str, Any]:
+    """The limit of late time of k targets, from the classes' Gram matrix alone."""
+    gamma2, a = nearest_point(class_grams(k, L, sizes(n, k)))
+    pull = np.array([1.0, *[-1.0] * (len(a) - 1)]) * a / gamma2
+    # Targets are alike, so that each has their mean weight.
+    has = [k - i for i in range(k + 1) for _ in range(math.comb(k, i))]
+    w1, w3 = float(pull @ has) / k, float(pull.sum())
+    irrelevant = pull / sizes(n, k)
+    there = irrelevant[[L - 1 - size > 0 for size in has]]
+    worst = []
+    for way, size in zip([1.0, *[-1.0] * (len(a) - 1)], has, strict=True):
+        kinds = itertools.combinations_with_replacement(there, L - 1 - size)
+        worst.append(min(way * (size * w1 + w3 + sum(kind)) for kind in kinds))
     return {"gamma2": gamma2, "r": -w3 / w1, "shares": a, "worst": min(worst), "w": (w1, w3)}
 
 
@@ -101,27 +103,17 @@ def max_margin_law(study) -> Measurement:
 
 
 @paper.claim("ours: closed law")
-def closed_law(study) -> Measurement:
+@against("one word more", equal, rtol=1e-10)
+def closed_law(study, right: bool):
     r"""For two targets with shares 1/2 and 1/6: $\gamma^2 = 3 + e_1 -
     \frac{(10+2e_1)^2}{34+4e_1+e_2}$, $R^* = \frac{4s-1}{1-3s}$, $s = \frac{10+2e_1}{34+4e_1+e_2}$
     with $e_1 = 2(L-3)/n$ and $e_2 =
     12(L-2)/n$; 0.12160612 and 1.26866 at n = 60, L = 5."""
     points = [(60, 5), (120, 5), (240, 8), (48, 3)]
-
-    def told(n: int, L: int) -> list[float]:
-        found = theory.closed_law(n, L)
-        return [found["gamma2"], found["r_star"], found["share"], found["w3"]]
-
-    def exact(n: int, L: int) -> list[float]:
-        found = by_hand(n, L)
-        return [found["gamma2"], found["r"], found["shares"][1], -found["w"][1]]
-
-    return equal(
-        predicted=[told(*p) for p in points],
-        measured=[exact(*p) for p in points],
-        rtol=1e-10,
-        control=Control("one word more", [told(n, L + 1) for n, L in points]),
-    )
+    laws = [theory.closed_law(n, L if right else L + 1) for n, L in points]
+    told = [[law[name] for name in ("gamma2", "r_star", "share", "w3")] for law in laws]
+    found = [by_hand(n, L) for n, L in points]
+    return told, [[x["gamma2"], x["r"], x["shares"][1], -x["w"][1]] for x in found]
 
 
 @paper.claim("ours: late time", regime=all_different, setting="infinite width, tau = 1e6")
@@ -232,25 +224,42 @@ def one_seventeenth(study) -> Measurement:
 @paper.claim("ours: safe numbers of samples")
 def safe_numbers(study) -> Measurement:
     """In the limit direction every sentence of the population is right from n = 18, 48, 72, 90, 132
-    on at L = 3, 4, 5, 6, 8, some 20 L; and R* > 1 from n = 18, 18, 24, 24, 30 on."""
-    lengths = (3, 4, 5, 6, 8)
+    on at L = 3, 4, 5, 6, 8, some 20 L; and R* > 1 from n = 18, 18, 24, 24, 30 on. One target at
+    L = 3: 12, three at L = 4: 56."""
+    laws = [WordCooccurrence(L) for L in (3, 4, 5, 6, 8)]
+    others = [WordCooccurrence(3, targets=1), WordCooccurrence(4, targets=3)]
 
-    def threshold(L: int, good) -> int:
+    def threshold(law: WordCooccurrence, good: Any, longer: int) -> int:
         """The n from which on it holds, by the classes' Gram matrix and every kind of sentence."""
-        last = max((n for n in range(6, 30 * L, 6) if not good(by_hand(n, L))), default=0)
-        return last + 6
+        L, k, step = law.length + longer, law.targets, 2 * (2**law.targets - 1)
+        numbers = range(step, max(5 * L, 15) * step, step)
+        return max((n for n in numbers if not good(by_hand(n, L, k))), default=0) + step
 
-    def told(more: int) -> list[list[int]]:
-        laws = [WordCooccurrence(L + more) for L in lengths]
-        safe = [theory.safe_samples(law) or 0 for law in laws]
-        return [safe, [theory.balanced_samples(law) for law in laws]]
+    def found(longer: int = 0) -> list[int]:
+        safe = [threshold(law, lambda x: x["worst"] > 1e-9, longer) for law in laws + others]
+        return safe + [threshold(law, lambda x: x["r"] > 1 + 1e-9, longer) for law in laws]
 
-    found = [
-        [threshold(L, lambda law: law["worst"] > 1e-9) for L in lengths],
-        [threshold(L, lambda law: law["r"] > 1 + 1e-9) for L in lengths],
-    ]
-    longer = Control("one word more", told(1))
-    return equal(predicted=told(0), measured=found, rtol=0.0, control=longer)
+    def limited(*most: int) -> list[int]:
+        """With few numbers tried; with one target no n gives R* > 1."""
+        never = theory.balanced_samples(others[0])
+        return [*(theory.safe_samples(laws[0], each) or 0 for each in most), never or 0]
+
+    told = [theory.safe_samples(law) or 0 for law in laws + others]
+    told += [theory.balanced_samples(law) or 0 for law in laws]
+    return every(
+        numbers=equal(
+            predicted=told,
+            measured=found(),
+            rtol=0.0,
+            control=Control("one word more", measured=found(1)),
+        ),
+        limits=equal(
+            predicted=limited(39, 40),
+            measured=[0, 18, 0],
+            rtol=0.0,
+            control=Control("40 numbers", limited(40, 40)),
+        ),
+    )
 
 
 @paper.claim("ours: limit error", setting="n = 24, L = 4, infinite width")
@@ -278,24 +287,15 @@ def limit_error(study) -> Measurement:
 
 
 @paper.claim("ours: idle attention", setting="n = 24, L = 4, m = 1024")
-def idle_attention(study) -> Measurement:
+@against("|a|^2 = 1, m = 128, k0 = 17", at_most, bound=1e-4)
+def idle_attention(study, right: bool):
     """In the theory's regime attention hardly matters: freezing it changes the loss by less than a
     part in ten thousand. With a small output layer and large keys it does matter."""
-
-    def matters(**keys: Any) -> float:
-        ready = few(study, until=300.0).at(**keys)
-        losses = [
-            r.solution.trajectory["loss"].values[-1] for r in (ready, ready.at(attention="frozen"))
-        ]
-        return abs(losses[1] / losses[0] - 1)
-
-    return at_most(
-        bound=1e-4,
-        measured=matters(dim=1024),
-        control=Control(
-            "|a|^2 = 1, m = 128, k0 = 17", matters(dim=128, output=1.0, k0=17.0, length=3)
-        ),
-    )
+    large = {"dim": 128, "output": 1.0, "k0": 17.0, "length": 3}
+    ready = few(study, until=300.0).at(**({"dim": 1024} if right else large))
+    runs = (ready, ready.at(attention="frozen"))
+    trained, frozen = (r.solution.trajectory["loss"].values[-1] for r in runs)
+    return abs(frozen / trained - 1)
 
 
 SIZES = (256, 1024, 4096)
@@ -412,8 +412,12 @@ def slope_at_a_finite_width(study) -> Measurement:
 
     told = ready.slope(run.rows)
     other = Control("with the first U", first)
+    whole = observables.norm_integral(t, U)
     return every(
         recorded=equal(predicted=told, measured=slope, rtol=2e-3, control=other),
+        integral=equal(
+            predicted=whole, measured=x, rtol=1e-4, control=Control("with the first U", U[0] * t)
+        ),
         bounds=at_least(
             bound=0.0, measured=room(slope), control=Control("on t alone", room(plain))
         ),

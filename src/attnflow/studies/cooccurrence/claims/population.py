@@ -8,8 +8,18 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
-from attnflow.claims import Control, Measurement, at_most, equal, every, identity, statistical
+from attnflow.claims import (
+    Control,
+    Measurement,
+    against,
+    at_most,
+    equal,
+    every,
+    identity,
+    statistical,
+)
 from attnflow.models import value_mlp
 from attnflow.models.value_mlp import initialisation
 from attnflow.studies.cooccurrence import observables
@@ -170,6 +180,9 @@ def ways_to_draw(study) -> Measurement:
         gap = float(np.abs(rows - X.bags).max())
         return [twice, X.repeats, gap, len(set(X.token.ravel().tolist()))]
 
+    def same(*seeds: int) -> list[float]:
+        return [float(law.training(n, "iid", 1) == law.training(n, "iid", s)) for s in seeds]
+
     repeated = most("iid")
     return every(
         within=equal(
@@ -184,32 +197,27 @@ def ways_to_draw(study) -> Measurement:
             rtol=0.0,
             control=Control("all samples", float(n)),
         ),
+        seeds=equal(
+            predicted=same(1, 2),
+            measured=[1.0, 0.0],
+            rtol=0.0,
+            control=Control("one seed", same(1, 1)),
+        ),
     )
 
 
 @paper.claim("eq 1, eq 2")
-def output_and_loss(study) -> Measurement:
+@against("without the temperature", identity, over=all_points)
+def output_and_loss(study, at: Point, right: bool):
     r"""$F(X) = \sum_l\sum_j a_j w_j^\top W_V X\,\mathrm{softmax}(X^\top W_K^\top W_Q x_l/\sqrt m)$
     and $\hat L = \frac 1n\sum_i \log(1+e^{-y_iF_i})$: the model's margins, loss and attention are
     these, written out."""
-
-    def model(at: Point, dim: int = DIM) -> np.ndarray:
-        th, t = at.model, value_mlp.tables(at.sentences, dim)
-        G, S = th.a @ th.W @ th.WV, th.WK.T @ th.WQ
-        return np.concatenate([t.margins(G, S), [t.loss(G, S)], t.attention(S).ravel()])
-
-    def by_hand(at: Point) -> np.ndarray:
-        th = at.model
-        F = outputs(at.X, th.W, th.WV, th.WK, th.WQ, th.a)
-        loss = np.log(1 + np.exp(-at.y * F)).mean()
-        return np.concatenate([at.y * F, [loss], attention(at.X, th.WK, th.WQ).ravel()])
-
-    return identity(
-        over=all_points(study),
-        predicted=model,
-        measured=by_hand,
-        control=Control("without the temperature", lambda at: model(at, 1)),
-    )
+    th, t = at.model, value_mlp.tables(at.sentences, DIM if right else 1)
+    G, S = th.a @ th.W @ th.WV, th.WK.T @ th.WQ
+    model = np.concatenate([t.margins(G, S), [t.loss(G, S)], t.attention(S).ravel()])
+    F = outputs(at.X, th.W, th.WV, th.WK, th.WQ, th.a)
+    loss = np.log(1 + np.exp(-at.y * F)).mean()
+    return model, np.concatenate([at.y * F, [loss], attention(at.X, th.WK, th.WQ).ravel()])
 
 
 @paper.claim("Sec 2.2 (generalisation loss)")
@@ -230,8 +238,23 @@ def generalisation_loss(study) -> Measurement:
         return [w @ np.log(1 + np.exp(-y * F)), w @ (y * F <= 0), (y * F).min()]
 
     margins = partial(observables.margins_of, dim=m, G=G)
-    full = observables.population(law, lambda s: margins(s, S=WK.T @ WQ), 10, 0)
-    even = observables.bag_population(law, G, 10, 0)
+    full = observables.population(law, lambda s: margins(s, S=WK.T @ WQ))
+    even = observables.bag_population(law, G)
+    # Two kinds of irrelevant words where sentences are too many to list: a binomial law.
+    many = WordCooccurrence(6, k + 301, k)
+    rough = np.concatenate([G[: k + 1], np.repeat([0.3, -0.7], [100, 200])])
+    told = observables.bag_population(many, rough)
+
+    def binomial(chance: float) -> list[float]:
+        loss = error = 0.0
+        for p, subset in zip(many.law, many.classes, strict=True):
+            free, y = 5 - len(subset), truth(subset, k)
+            first = np.arange(free + 1)
+            w = stats.binom.pmf(first, free, chance) * float(p)
+            F = y * (G[[*subset, k]].sum() + 0.3 * first - 0.7 * (free - first))
+            loss, error = loss + w @ np.log(1 + np.exp(-F)), error + w @ (F <= 0)
+        return [loss, error]
+
     return every(
         attention=equal(
             predicted=[full.loss, full.error, full.worst],
@@ -245,6 +268,12 @@ def generalisation_loss(study) -> Measurement:
             rtol=1e-11,
             control=Control("this attention", measured=by_hand(1.0)),
         ),
+        many=equal(
+            predicted=[told.loss, told.error],
+            measured=binomial(1 / 3),
+            rtol=1e-12,
+            control=Control("both kinds alike", measured=binomial(1 / 2)),
+        ),
     )
 
 
@@ -255,25 +284,37 @@ def population_by_draws(study) -> Measurement:
     law = small_law(study)
     G = np.random.default_rng(6).standard_normal(law.vocab)
     S = np.zeros((law.vocab, law.vocab))
-    exact = observables.population(law, lambda s: observables.margins_of(s, 2, G, S), 10, 0)
+    exact = observables.population(law, lambda s: observables.margins_of(s, 2, G, S))
 
     def drawn(seed: int, power: float = 1.0) -> list[float]:
         X = law.sample(3000, seed)
-        found = observables.weighed(observables.margins_of(X, 2, G, S), X.weight, X.kind)
+        found = observables.weighed(observables.margins_of(X, 2, G, S, 700), X.weight, X.kind)
         spread = found.loss_error, found.error_error
         gaps = found.loss - exact.loss, found.error - exact.error
         return [g / s**power for g, s in zip(gaps, spread, strict=True)]
 
-    scores = np.array([drawn(seed) for seed in range(40)])
-    return equal(
-        predicted=np.ones(2),
-        measured=np.sqrt((scores**2).mean(axis=0)),
-        rtol=0.35,
-        control=Control(
-            "the variance for the error",
-            measured=np.sqrt((np.array([drawn(s, 2.0) for s in range(40)]) ** 2).mean(axis=0)),
+    def spread(power: float) -> np.ndarray:
+        return np.sqrt((np.array([drawn(s, power) for s in range(40)]) ** 2).mean(axis=0))
+
+    few = law.sample(50, 0)
+    F = few.label * G[few.token].sum(axis=1)
+    seen, classes = observables.weighed(F, few.weight, few.kind), 2**law.targets
+    whole = classes * next(n for n in range(51) if n * classes >= 50)
+    return every(
+        errors=equal(
+            predicted=np.ones(2),
+            measured=spread(1.0),
+            rtol=0.35,
+            control=Control("the variance for the error", measured=spread(2.0)),
+            note="root mean square of the deviations in standard errors",
         ),
-        note="root mean square of the deviations in standard errors",
+        worst=equal(
+            predicted=[seen.worst, len(few)],
+            measured=[min(F), whole],
+            rtol=1e-12,
+            control=Control("the best", measured=[max(F), whole]),
+            note="50 draws, rounded up to as many of each class",
+        ),
     )
 
 

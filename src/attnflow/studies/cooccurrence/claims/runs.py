@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import re
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -220,13 +222,16 @@ def what_is_refused(study) -> Measurement:
     irrelevant words different, different within a sentence, any; a place for every target and the
     common word, three at least; whole classes."""
 
+    def made(length: int, vocab: int, targets: int) -> bool:
+        with suppress(InputError):
+            return bool(WordCooccurrence(length, vocab, targets))
+        return False
+
     def taken(length: int, vocab: int, targets: int, samples: int = 0, tokens: str = "iid") -> bool:
-        try:
+        with suppress(InputError):
             law = WordCooccurrence(length, vocab, targets)
-            law.training(samples or law.step, tokens)  # type: ignore[arg-type]
-        except InputError:
-            return False
-        return True
+            return bool(law.training(samples or law.step, tokens))  # type: ignore[arg-type]
+        return False
 
     def least(of: Any) -> int:
         return next(x for x in range(1, 200) if of(x))
@@ -236,10 +241,18 @@ def what_is_refused(study) -> Measurement:
         words = [least(lambda d, t=t: taken(5, d, 2, n, t)) for t in kinds]
         lengths = [least(lambda L, k=k: taken(L, 40, k)) for k in (1, 2, 3, 4)]
         samples = [least(lambda n, k=k: taken(6, 40, k, n)) for k in (1, 2, 3)]
-        return [*words, *lengths, *samples]
+        laws = [least(lambda d, k=k: made(6, d, k)) for k in (1, 2, 3)]
+        return [*words, *lengths, *samples, *laws, *(nearest(n + more) for more in (1, 4, 5))]
+
+    def nearest(n: int) -> int:
+        """The number of samples that a refusal names."""
+        try:
+            return int(WordCooccurrence().counts(n).sum())
+        except InputError as refused:
+            return int(re.findall(r"the nearest is (\d+)", str(refused))[0])
 
     places = 6 * 2 + 2 * (3 + 3 + 4)  # of 12 samples: 6 with both targets, 2 of each other class
-    wanted = [3 + places, 3 + 4, 4, 3, 3, 4, 5, 2, 6, 14]
+    wanted = [3 + places, 3 + 4, 4, 3, 3, 4, 5, 2, 6, 14, 3, 4, 5, 12, 18, 18]
     more = Control("18 samples", found(18))
     return equal(predicted=found(12), measured=wanted, rtol=0.0, control=more)
 

@@ -40,6 +40,9 @@ SETTING = (
     "T1 = 25/(s1^2 m m1)"
 )
 
+TARGETS, COMMON, RELEVANT, RANDOM = slice(2), slice(2, 3), slice(3), slice(3, None)
+"""Which words."""
+
 AT = f"n = 36, L = 4, m1 = 16, m = {WIDE}, k0 = .3, k1 = 1; T1 = 25/(s1^2 m m1) to 120 T1"
 
 
@@ -191,10 +194,46 @@ class Record:
         ds = self.dS[:, x[:, :, None], x[:, None, :]] / np.sqrt(self.dim)
         return self.p * (ds - (self.p * ds).sum(axis=2, keepdims=True))
 
+    @cached_property
+    def dVV(self) -> Float[np.ndarray, "time word word"]:
+        """Lemma C.3."""
+        half = self.G[:, :, None] * self.phi[:, None, :]
+        return half + half.swapaxes(1, 2)
+
+    @property
+    def norms(self) -> Float[np.ndarray, "time word"]:
+        """|v(word)|^2."""
+        return np.einsum("tvv->tv", self.VV)
+
+    @property
+    def scale(self) -> float:
+        """(s0^2 + s1^2) m."""
+        return (self.s0**2 + self.s1**2) * self.dim
+
+    @property
+    def shares(self) -> Float[np.ndarray, "word word"]:
+        """(|{i: mu in X}| + |{i: nu in X}|) / n."""
+        return (self.count[:, None] + self.count) / self.n
+
+    def rates(self, words: slice, at: Any = 0) -> np.ndarray:
+        """Every neuron's rates along some words, at the start or at some rows."""
+        return self.neuron_rate[at][..., words]
+
     def change(self, name: str, since: int = 0) -> Float[np.ndarray, "time ..."]:
         """|x(t) - x(t0)| of a product."""
         x = getattr(self, name)
         return np.abs(x - x[since])
+
+    def moved(self, name: str, late: bool = False) -> float:
+        """The largest change of a product in phase 1, or in phase 2."""
+        return largest(
+            self.change(name, self.end)[self.late] if late else self.change(name)[self.early]
+        )
+
+    @property
+    def radius(self) -> float:
+        """R of Def. E.2: how far a neuron's product with a relevant word moves in phase 1."""
+        return largest(self.change("P")[self.early][:, :, :3])
 
 
 @paper.once
@@ -250,6 +289,11 @@ def starts(study: Any) -> range:
 
 def largest(x: np.ndarray) -> float:
     return float(np.abs(x).max())
+
+
+def changed(name: str, words: str, late: bool = False) -> Named:
+    """A control: how much a product changes in a phase."""
+    return f"the change of {words}", lambda r: r.moved(name, late)
 
 
 def sweep(study: Any) -> list[Record]:

@@ -9,6 +9,7 @@ import numpy as np
 from attnflow.claims import (
     Control,
     Measurement,
+    against,
     at_least,
     at_most,
     every,
@@ -129,43 +130,36 @@ def values_at_the_end_of_phase_1(study) -> Measurement:
 
 
 @paper.claim("Theorem 3.1 (iv)", regime=phase_1)
-def loss_at_the_end_of_phase_1(study) -> Measurement:
+@against("at the end of the runs", at_least, bound=0.05)
+def loss_at_the_end_of_phase_1(study, right: bool):
     r"""The training loss is still large at $T_1$: $\hat L = \Theta(1)$, on the config's own words
     and at every width."""
-    run, runs = in_regime(study), sweep(study)
-    return at_least(
-        bound=0.05,
-        measured=[float(at_T1(run, "loss")), *(r.loss[T1(r)] for r in runs)],
-        control=Control("at the end of the runs", [run["loss"][-1], *(r.loss[-1] for r in runs)]),
-    )
+    run = in_regime(study)
+    own = at_T1(run, "loss") if right else run["loss"][-1]
+    return [float(own), *(r.loss[T1(r) if right else -1] for r in sweep(study))]
 
 
 # --- Theorem 3.2.
 
 
 @paper.claim("Theorem 3.2 (i)", regime=phase_2)
-def scores_in_phase_2(study) -> Measurement:
+@against("the other target in place of the common word", monotone)
+def scores_in_phase_2(study, right: bool):
     r"""$\mu_2^\top W_K^\top W_Q\mu_1$ and $\mu_1^\top W_K^\top W_Q\mu_2$ increase,
     $\mu_3^\top W_K^\top W_Q\mu_1$ and $\mu_3^\top W_K^\top W_Q\mu_2$ decrease."""
     S = in_regime(study)["score"][in_regime(study).second]
-    rising = [S[:, 1, 0], S[:, 0, 1]]
-    wrong = np.stack([*rising, -S[:, 1, 0], -S[:, 0, 1]], axis=1)
-    return monotone(
-        measured=np.stack([*rising, -S[:, 2, 0], -S[:, 2, 1]], axis=1),
-        control=Control("the other target in place of the common word", wrong),
-    )
+    one, two = (2, 2) if right else (1, 0)
+    return np.stack([S[:, 1, 0], S[:, 0, 1], -S[:, one, 0], -S[:, two, 1]], axis=1)
 
 
 @paper.claim("Theorem 3.2 (ii)", regime=phase_2)
-def value_correlations_in_phase_2(study) -> Measurement:
+@against("targets with themselves", monotone)
+def value_correlations_in_phase_2(study, right: bool):
     r"""$\mu_1^\top W_V^\top W_V\mu_2$ increases, $\mu_1^\top W_V^\top W_V\mu_3$ and
     $\mu_2^\top W_V^\top W_V\mu_3$ decrease."""
     V = in_regime(study)["value_correlation"][in_regime(study).second]
-    themselves = np.stack([V[:, 0, 1], -V[:, 0, 0], -V[:, 1, 1]], axis=1)
-    return monotone(
-        measured=np.stack([V[:, 0, 1], -V[:, 0, 2], -V[:, 1, 2]], axis=1),
-        control=Control("targets with themselves", themselves),
-    )
+    one, two = (2, 2) if right else (0, 1)
+    return np.stack([V[:, 0, 1], -V[:, 0, one], -V[:, 1, two]], axis=1)
 
 
 PHASE_2 = (
@@ -194,17 +188,13 @@ PHASE_2 = (
 
 
 @paper.claim("ours: relevant words lag behind", setting="n = 36, L = 4, infinite width")
-def relevant_words_lag(study) -> Measurement:
+@against("many samples", at_least, bound=1.2)
+def relevant_words_lag(study, right: bool):
     """With few samples all of them are right well before they are right by their relevant words
     alone: the last item of Theorem 3.2 does not hold at the first time at which all are right.
     With ever more samples the two times are one."""
-
-    def lag(mode: str) -> float:
-        times = few(study, mode=mode, until=300.0).times()
-        return times["t1_g"] / times["t1_all"]
-
-    many = Control("many samples", lag("scalar"))
-    return at_least(bound=1.2, measured=lag("infinite-width"), control=many)
+    times = few(study, mode="infinite-width" if right else "scalar", until=300.0).times()
+    return times["t1_g"] / times["t1_all"]
 
 
 @paper.claim("Theorem 3.2 (T2)")
@@ -283,18 +273,21 @@ def even_start(study, samples: int) -> Run:
 @paper.claim(
     "Theorem 3.3 (random words)", regime=phase_2, setting="L = 3, n = 12 to 36, expected start"
 )
-def random_scores(study) -> Measurement:
+@against(
+    "words with the common one",
+    order,
+    kind="O",
+    over=(12, 24, 36),
+    power=-1.0,
+    tol=0.3,
+    toward="infinity",
+)
+def random_scores(study, n: int, right: bool):
     r"""$|C_{i,j}| \le \tilde O(\frac{\sigma_0^2m}{n\sqrt mL\sigma_1^2mm_1} + \dots)$ where one word
     is irrelevant: without the fluctuations of the start (the second term) they are smaller by
     $1/n$."""
-
-    def random(n: int, first: int = 3) -> float:
-        run = even_start(study, n)
-        C = np.abs(run.final["S"] - run.start["S"])
-        scale = max(C[1, 0], C[0, 1])
-        C[:first, :first] = 0
-        return float(C.max() / scale)
-
-    common = Control("words with the common one", measured=lambda n: random(n, first=2))
-    how = {"power": -1.0, "tol": 0.3, "toward": "infinity", "control": common}
-    return order("O", over=(12, 24, 36), y=random, **how)
+    run, first = even_start(study, n), 3 if right else 2
+    C = np.abs(run.final["S"] - run.start["S"])
+    scale = max(C[1, 0], C[0, 1])
+    C[:first, :first] = 0
+    return float(C.max() / scale)
