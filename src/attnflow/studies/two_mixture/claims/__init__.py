@@ -15,4 +15,5 @@ SECTIONS = f"{STATED} expanded stage_three construction experiments sliding solv
 
 def everything() -> tuple[Claim, ...]:
     """All claims of the study."""
-    return claims_in(*(import_module(f"{__name__}.{section}") for section in SECTIONS))
+    places = (*(f"{__name__}.{section}" for section in SECTIONS), "attnflow.claims.closures")
+    return claims_in(*map(import_module, places))
