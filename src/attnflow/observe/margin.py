@@ -37,23 +37,23 @@ class Margin:
         return self.value > 0
 
 
-def largest_margin(
-    Z: Float[np.ndarray, "sample feature"], *, zero: float = 1e-9, steps: int = 10_000
-) -> Margin:
+def largest_margin(Z: Float[np.ndarray, "sample feature"], *, zero: float = 1e-9) -> Margin:
     """The margin of signed features `y F`, by least-distance programming (Lawson and Hanson).
 
-    The shortest u with `Z u >= 1` solves a non-negative least-squares problem, in at most `steps`;
-    its multipliers are the dual weights, and the point of the hull that they give is along u. A
+    The shortest u with `Z u >= 1` solves a non-negative least-squares problem; its
+    multipliers are the dual weights, and the point of the hull that they give is along u. A
     margin below `zero`, relative to the largest feature, is none.
     """
-    from scipy.optimize import nnls
+    from scipy.optimize import lsq_linear
 
     Z = np.asarray(Z, dtype=float)
     if Z.ndim != 2 or not len(Z) or not np.isfinite(Z).all():
         raise InputError("features", f"shape {Z.shape}; finite numbers, sample x feature")
-    scale = float(np.abs(Z).max()) or 1.0
+    scale = float(np.linalg.norm(Z, axis=1).max()) or 1.0
     E = np.concatenate([Z.T / scale, np.ones((1, len(Z)))])
-    multipliers, _ = nnls(E, np.eye(len(E))[-1], maxiter=steps)
+    # Not nnls: where features depend on each other, as symmetric ones do, it stops too early.
+    found = lsq_linear(E, np.eye(len(E))[-1], (0, np.inf), method="bvls", tol=1e-15)
+    multipliers = np.maximum(found.x, 0.0)
     weights = multipliers / multipliers.sum()
     nearest = weights @ Z
     upper = float(np.linalg.norm(nearest))
