@@ -49,7 +49,7 @@ def largest_margin(Z: Float[np.ndarray, "sample feature"], *, zero: float = 1e-9
     Z = np.asarray(Z, dtype=float)
     if Z.ndim != 2 or not len(Z) or not np.isfinite(Z).all():
         raise InputError("features", f"shape {Z.shape}; finite numbers, sample x feature")
-    scale = float(np.linalg.norm(Z, axis=1).max()) or 1.0
+    scale = float(np.linalg.norm(Z, np.inf)) or 1.0
     E = np.concatenate([Z.T / scale, np.ones((1, len(Z)))])
     # Not nnls: where features depend on each other, as symmetric ones do, it stops too early.
     found = lsq_linear(E, np.eye(len(E))[-1], (0, np.inf), method="bvls", tol=1e-15)
