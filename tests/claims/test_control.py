@@ -13,7 +13,7 @@ import pytest
 
 from attnflow._errors import InputError
 from attnflow.claims import Control, equal, once
-from attnflow.claims.control import made_from_the_result
+from attnflow.claims.made_from import made_from_the_result
 from attnflow.claims.once import _KEPT, sharing
 from attnflow.flows import opinion
 
@@ -24,6 +24,10 @@ def rate(x: float) -> float:
 
 def law(x: float) -> np.ndarray:
     return np.array([[x, 2.0], [3.0, 4.0]])
+
+
+def shifted(x: float) -> float:
+    return x + 1.0
 
 
 BODIES = {  # the control as it is written, and what is wrong with it ("" where nothing is)
@@ -94,6 +98,73 @@ def test_a_helper_of_the_same_module_is_read_too(tmp_path):
     assert "result itself" in made_from_the_result(_imported(tmp_path, source).measure)
 
 
+HELPED = {  # lines before the builder, its control, and what is wrong with it
+    'x = double(predicted); Control("c", x)': "result itself",
+    'Control("c", shifted(predicted))': "result itself",
+    'Control("c", tripled(predicted))': "result itself",
+    'Control("c", as_before(study))': "result itself",
+    'def worse(q): return q * 7; Control("c", worse(predicted))': "result itself",
+    'x = predicted; x *= 1.7; Control("c", x)': "result itself",
+    'x, y = predicted, 2 * predicted; Control("c", y)': "result itself",
+    'x = 1.4; Control("c", predicted * x)': "result itself",
+    'Control("c", np.multiply(predicted, 1.4))': "result itself",
+    'Control("c", predicted + predicted)': "result itself",
+    "made(predicted)": "result itself",
+    'Control("c", nothing())': "bare number",
+    "COMMON": "bare number",
+    'Control("c", double(rate(2.0)))': "",
+    'Control("c", rate(double(1.0)))': "",
+    'Control("c", weighed(predicted, rate(2.0)))': "",
+    'x = [rate(k) for k in (1.0, 2.0)]; Control("c", sum(x))': "",
+}
+
+
+@pytest.mark.parametrize(("lines", "fault"), HELPED.items())
+def test_what_a_control_goes_through_is_read_too(tmp_path, lines, fault):
+    *before, control = lines.split("; ")
+    inner = textwrap.indent("\n".join(before), 12 * " ").strip() or "pass"
+    source = f"""
+        import numpy as np
+        from attnflow.claims import Control, equal
+        from tests.claims.test_control import rate, shifted
+        COMMON = Control("c", 4.4)
+        tripled = lambda v: v * 3
+
+        def double(x): return 2 * x
+
+        def as_before(study): return 1.3 * rate(1.0)
+
+        def weighed(x, y): return x / 2 + y
+
+        def nothing(): return 5.0
+
+        def made(x): return Control("c", 1.7 * x)
+
+        def measure(study):
+            predicted = rate(1.0)
+            {inner}
+            return equal(predicted=predicted, measured=rate(3.0), control={control})
+    """
+    found = made_from_the_result(_imported(tmp_path, source).measure)
+    assert (fault in found) if fault else found == ""
+
+
+def test_a_function_of_a_point_is_read_too(tmp_path):
+    source = """
+        from attnflow.claims import Control, identity
+        from tests.claims.test_control import rate
+
+        def measure(study):
+            half = Control("half", CONTROL)
+            return identity(over=[1.0], predicted=rate, measured=lambda x: x * x, control=half)
+    """
+    for written, fault in (("lambda x: rate(x) / 2", True), ("lambda x: rate(x / 2)", False)):
+        folder = tmp_path / str(fault)
+        folder.mkdir()
+        text = source.replace("CONTROL", written)
+        assert ("result itself" in made_from_the_result(_imported(folder, text).measure)) == fault
+
+
 RETURNED = {  # what a function `(study, right)` returns, and what is wrong with it
     "rate(1.0 if right else 2.0), 3.0": "",
     "rate(1.0), rate(3.0) if right else rate(4.0)": "",
@@ -119,6 +190,21 @@ def test_so_is_one_that_a_function_returns_where_it_is_not_right(tmp_path, retur
     """
     found = made_from_the_result(_imported(tmp_path, source).measure)
     assert (fault in found) if fault else found == ""
+
+
+def test_lines_that_are_taken_only_where_it_is_not_right_are_followed(tmp_path):
+    source = """
+        from attnflow.claims import against, equal
+        from tests.claims.test_control import rate
+
+        @against("other", equal)
+        def measure(study, right):
+            p = rate(1.0)
+            if not right:
+                p = 3 * p
+            return p, rate(3.0)
+    """
+    assert "result itself" in made_from_the_result(_imported(tmp_path, source).measure)
 
 
 def _imported(folder: Path, source: str):

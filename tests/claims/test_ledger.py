@@ -46,7 +46,7 @@ claim = Paper("circle", citation=CITATION).claim
 
 def two() -> float:
     """Measured again, as a control has to be."""
-    return 1.0 + 1.0
+    return float(len("ab"))
 
 
 KEYS = "id part study title verdict cause strength predicted measured tolerance regime note".split()  # noqa: SIM905

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from attnflow._errors import InputError, shown
-from attnflow.claims.control import made_from_the_result
 from attnflow.claims.evidence import read_snippet
+from attnflow.claims.made_from import made_from_the_result
 from attnflow.claims.measure import Measurement
 from attnflow.claims.regime import Condition, Regime
 from attnflow.claims.row import Row

@@ -99,13 +99,13 @@ class Tables:
     def attention(self, S: Any) -> Any:
         """p[head, sample, key, query]: the attention of each query, a softmax over keys."""
         xp = namespace(S)
-        z = _flat(S, self.sizes[1])[..., self.score_at] * self.score_sign
+        z = self.score_sign * _flat(S, self.sizes[1])[..., self.score_at]
         e = xp.exp(z - z.max(axis=-2, keepdims=True))
         return e / e.sum(axis=-2, keepdims=True)
 
     def gate_values(self, w: Any, S: Any, bias: float) -> Any:
         """H + b of each head and sample: the gate is on where it is positive."""
-        values = _flat(w, self.sizes[0])[..., self.value_at] * self.value_sign
+        values = self.value_sign * _flat(w, self.sizes[0])[..., self.value_at]
         return (self.attention(S) * values[..., None]).sum(axis=(-2, -1)) + bias
 
     def predictions(self, w: Any, S: Any, bias: float, gates: Any = None) -> Any:
@@ -135,17 +135,17 @@ class Tables:
         `a_n = +- q_n y_n g(y_n f_n) gate_n`. `gates` replaces `1[H + b > 0]` where given.
         """
         xp = namespace(w)
-        values = _flat(w, self.sizes[0])[..., self.value_at] * self.value_sign
+        values = self.value_sign * _flat(w, self.sizes[0])[..., self.value_at]
         p = self.attention(S)
         attended = (p * values[..., None]).sum(axis=-2)
         H = attended.sum(axis=-1) + bias
-        on = (H > 0) * 1.0 if gates is None else gates
+        on = (H > 0) if gates is None else gates
         f = (SIGNS * (on * H)).sum(axis=-2, keepdims=True)
         g = xp.exp(-xp.logaddexp(0.0, self.label * f))
         a = SIGNS * on * (self.weight * self.label * g)
-        dw = a[..., None] * p.sum(axis=-1) * self.value_sign
+        dw = self.value_sign * a[..., None] * p.sum(axis=-1)
         spread = values[..., None] - attended[..., None, :]
-        M = a[..., None, None] * p * spread * self.score_sign
+        M = self.score_sign * a[..., None, None] * p * spread
         return collect(self.value_at, dw, self.sizes[0]), collect(self.score_at, M, self.sizes[1])
 
 
@@ -162,7 +162,7 @@ def tables(population: MixturePopulation) -> Tables:
     head = np.arange(2)[:, None, None]
     pair = token[:, :, None] * D + token[:, None, :]
     value_sign = np.broadcast_to(sign, (2, *sign.shape))
-    score_sign = sign[:, :, None] * sign[:, None, :]
+    score_sign = np.einsum("nk,nq->nkq", sign, sign)
     return Tables(
         head * D + token,
         value_sign,

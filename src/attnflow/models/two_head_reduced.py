@@ -110,7 +110,7 @@ class SymmetricFlow(Reduction):
         Head x sample x 2.
         """
         t = self.tables
-        seen = self.attention(state).sum(axis=3) * t.value_sign
+        seen = t.value_sign * self.attention(state).sum(axis=3)
         return np.stack([(seen * (t.value_at == kind)).sum(axis=2) for kind in (0, 1)], axis=-1)
 
     def predictions(self, state: Params) -> Any:
@@ -142,7 +142,7 @@ class SymmetricFlow(Reduction):
         total, diff = state["S_sum"], state["S_diff"]
         plus = xp.kron(diff, xp.eye(K)) + xp.kron((total - diff) / K, xp.ones((K, K)))
         flip = np.repeat([1.0, -1.0], K)
-        return {"w": neurons, "S": xp.stack([plus, flip[:, None] * plus * flip[None, :]])}
+        return {"w": neurons, "S": xp.stack([plus, np.outer(flip, flip) * plus])}
 
     def distance(self, theta: Params, near: Params | None = None) -> float:
         """How far (w, S) is from symmetric, relative to its norm."""
@@ -241,13 +241,12 @@ def _tables(population: MixturePopulation) -> Tables:
     kind, group = token // K, token % K  # 0 for c, 1 for v
     other = (group[:, :, None] != group[:, None, :]) * 4
     pair = other + 2 * kind[:, :, None] + kind[:, None, :]
-    mirror = np.where(kind == 1, -1.0, 1.0)
-    value_sign = np.stack([sign, sign * mirror])
+    value_sign = np.stack([sign, np.where(kind == 1, -sign, sign)])
     return Tables(
         np.stack([kind, kind]),
         value_sign,
         np.stack([pair, pair]),
-        value_sign[:, :, :, None] * value_sign[:, :, None, :],
+        np.einsum("hnk,hnq->hnkq", value_sign, value_sign),
         (2, 8),
         population.label,
         population.weight,

@@ -16,9 +16,6 @@ from jaxtyping import Float
 
 from attnflow._errors import InputError
 
-ZERO = 1e-9
-"""A margin below this, relative to the largest feature, is none."""
-
 
 @dataclass(frozen=True)
 class Margin:
@@ -40,29 +37,26 @@ class Margin:
         return self.value > 0
 
 
-def largest_margin(Z: Float[np.ndarray, "sample feature"]) -> Margin:
+def largest_margin(Z: Float[np.ndarray, "sample feature"], *, zero: float = 1e-9) -> Margin:
     """The margin of signed features `y F`, by least-distance programming (Lawson and Hanson).
 
-    The shortest u with `Z u >= 1` solves a non-negative least-squares problem; its residual is
-    the direction, its multipliers are the dual weights.
+    The shortest u with `Z u >= 1` solves a non-negative least-squares problem; its
+    multipliers are the dual weights, and the point of the hull that they give is along u. A
+    margin below `zero`, relative to the largest feature, is none.
     """
-    from scipy.optimize import nnls
+    from scipy.optimize import lsq_linear
 
     Z = np.asarray(Z, dtype=float)
     if Z.ndim != 2 or not len(Z) or not np.isfinite(Z).all():
         raise InputError("features", f"shape {Z.shape}; finite numbers, sample x feature")
-    scale = float(np.linalg.norm(Z, axis=1).max())
-    if scale == 0:
-        return Margin(0.0, 0.0, np.zeros(Z.shape[1]), np.full(len(Z), 1 / len(Z)))
+    scale = float(np.linalg.norm(Z, np.inf)) or 1.0
     E = np.concatenate([Z.T / scale, np.ones((1, len(Z)))])
-    target = np.zeros(Z.shape[1] + 1)
-    target[-1] = 1.0
-    multipliers, _ = nnls(E, target, maxiter=50 * max(E.shape))
+    # Not nnls: where features depend on each other, as symmetric ones do, it stops too early.
+    found = lsq_linear(E, np.eye(len(E))[-1], (0, np.inf), method="bvls", tol=1e-15)
+    multipliers = np.maximum(found.x, 0.0)
     weights = multipliers / multipliers.sum()
-    upper = float(np.linalg.norm(weights @ Z))
-    residual = target - E @ multipliers
-    u = -residual[:-1] / residual[-1] if residual[-1] > 0 else np.zeros(Z.shape[1])
-    size = float(np.linalg.norm(u))
-    if upper <= ZERO * scale or size == 0:
-        return Margin(0.0, upper, np.zeros(Z.shape[1]), weights)
-    return Margin(float((Z @ u).min() / size), upper, u / size, weights)
+    nearest = weights @ Z
+    upper = float(np.linalg.norm(nearest))
+    if upper <= zero * scale:
+        return Margin(0.0, upper, np.zeros_like(nearest), weights)
+    return Margin(float((Z @ nearest).min() / upper), upper, nearest / upper, weights)

@@ -40,7 +40,8 @@ class Force:
             left = G[..., :, rows]
             parts.append(left * block if left.shape[-1] == 1 else left @ block)
             at = columns.stop
-        return _joined([*parts, *_gap(G, at, self.size)], -1)
+        parts += _gap(G, at, self.size)
+        return (np if isinstance(parts[0], np.ndarray) else jnp).concatenate(parts, axis=-1)
 
     def before(self, X: Matrix) -> Matrix:
         """`F^T X`."""
@@ -57,12 +58,6 @@ class Force:
 def _gap(G: Any, start: int, stop: int) -> list[Any]:
     """Columns of zeros where no block lies."""
     return [0 * G[..., :, start:stop]] if stop > start else []
-
-
-def _joined(parts: list[Any], axis: int) -> Any:
-    if len(parts) == 1:
-        return parts[0]
-    return (np if isinstance(parts[0], np.ndarray) else jnp).concatenate(parts, axis=axis)
 
 
 @final

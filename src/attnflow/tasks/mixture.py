@@ -15,11 +15,23 @@ from jaxtyping import Float, Int
 
 from attnflow._errors import InputError, shown, whole
 
-MOST = 50_000
-"""Most samples that are listed: a gradient over so many takes a third of a second."""
 
-TOKENS = 4_000_000
-"""Most tokens that they have together: a gigabyte as vectors."""
+@final
+@dataclass(frozen=True)
+class Listing:
+    """How many samples are listed at most: a limit of time and one of memory."""
+
+    samples: int = 50_000
+    """A gradient over so many takes a third of a second."""
+    tokens: int = 4_000_000
+    """All samples together: a gigabyte as vectors."""
+
+    def most(self, length: int) -> int:
+        """Samples of this length."""
+        return min(self.samples, self.tokens // length)
+
+
+LISTING = Listing()
 
 
 @final
@@ -55,11 +67,11 @@ class MixtureClassification:
     @property
     def population(self) -> MixturePopulation:
         """Every distinct sample with its probability."""
-        if self.count > MOST or self.count * self.length > TOKENS:
+        if self.count > LISTING.most(self.length):
             raise InputError(
                 "population",
                 f"K = {self.groups}, L = {self.length} has {self.count:,} distinct samples, more "
-                f"than {min(MOST, TOKENS // self.length):,}; use the orbit form (orbits) or "
+                f"than {LISTING.most(self.length):,}; use the orbit form (orbits) or "
                 "sample(n, seed)",
             )
         return _population(self)
@@ -244,7 +256,7 @@ def _orbits(task: MixtureClassification) -> MixturePopulation:
     """y = +1 in group 0; the distractors are a multiset of (n+, n-) pairs, one per other group."""
     K, distractors = task.groups, task.length - 2
     rows: list[tuple[list[int], list[float], float]] = []
-    most = min(MOST, TOKENS // task.length)
+    most = LISTING.most(task.length)
     # There are L - 1 with all distractors in one group: too many of those, and none is listed.
     for parts in _splits(distractors if most >= task.length else 0, K - 1, (distractors, 0)):
         if len(rows) == most or most < task.length:

@@ -47,7 +47,9 @@ class Sink:
     """Keeps rows up to its last checkpoint, for a second solve; it breaks after some of them."""
 
     def __init__(self, most: float = np.inf):
-        self.segments, self.kept, self.last, self.most = [], 0, None, most
+        self.segments: list[Any] = []
+        self.kept, self.most = 0, most
+        self.last: Any = None
 
     def begin(self, shape: Any) -> Any:
         del self.segments[self.kept :]

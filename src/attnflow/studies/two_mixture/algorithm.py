@@ -27,9 +27,6 @@ from attnflow.tasks.mixture import MixtureClassification, MixturePopulation
 HALF = float(np.log(2) / 2)
 """Half of the loss at the start."""
 
-LONG = 1e9
-"""A time that no stage needs: stages 2 and 3 of Algorithm 1 end at a score and at a loss."""
-
 LOSSES = (0.1, 0.03, 0.01, 0.003, 0.001)
 """Where stage 3 is timed."""
 
@@ -137,7 +134,7 @@ class ThreeStages:
     @property
     def t05(self) -> float | None:
         """When the first gate shuts; None where none does before T1."""
-        return next((e.time for e in self.switches if e.direction < 0 and e.time < self.t1), None)
+        return next((e.time for e in self.switches if e.direction == -1 and e.time < self.t1), None)
 
     @property
     def duration(self) -> float | None:
@@ -184,9 +181,11 @@ def three_stages(
     score_stop: float,
     losses: tuple[float, ...] = LOSSES,
     rtol: float = 1e-8,
+    longest: float = 1e9,
 ) -> ThreeStages:
     """Algorithm 1: neurons until T1, attention on the conflicting samples until the score
-    `c1'S v1` reaches `score_stop`, neurons again until the smallest of `losses`."""
+    `c1'S v1` reaches `score_stop`, neurons again until the smallest of `losses`. No stage
+    needs `longest`: they end at a score and at a loss."""
     if not losses or min(losses) <= 0:
         raise InputError("losses", f"{losses}; positive losses")
     flow = symmetric_flow(task.orbits, omega, bias)
@@ -196,8 +195,8 @@ def three_stages(
         task.orbits,
         t1=t1,
         score=Mark(lambda state: flow.score(state, "c", "v"), score_stop, 1),
-        wait=LONG,
-        until=LONG,
+        wait=longest,
+        until=longest,
         end=marks[f"loss {min(losses):g}"],
     )
     return ThreeStages(

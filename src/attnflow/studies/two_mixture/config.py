@@ -8,7 +8,7 @@ from typing import Literal
 
 from attnflow._errors import InputError, positive, shown, whole
 from attnflow.studies.config import key, unused
-from attnflow.tasks.mixture import MOST, MixtureClassification
+from attnflow.tasks.mixture import LISTING, MixtureClassification
 
 WIDEST = 4096
 """Largest finite dim: beyond it the infinite width is within a few per cent of everything."""
@@ -69,12 +69,12 @@ class Config:
             unused(self, f"mode {self.mode} takes no optimiser steps", "rate")
         if self.infinite:
             unused(self, "nothing is random at an infinite dim", "seed")
-        if not self.symmetric and task.count > MOST:
+        if not self.symmetric and task.count > LISTING.samples:
             raise InputError(
                 "groups" if self.groups > self.length else "length",
                 f"K = {self.groups}, L = {self.length} has {task.count:,} distinct samples, more "
-                f"than the {MOST:,} that are listed; the orbit form (dim=inf, mode flow or "
-                "staged) has one sample per orbit, MixtureClassification.sample(n) draws some",
+                f"than the {LISTING.samples:,} that are listed; the orbit form (dim=inf, mode flow "
+                "or staged) has one sample per orbit, MixtureClassification.sample(n) draws some",
             )
         if self.symmetric:
             _ = task.orbits  # refuses a length with too many of them

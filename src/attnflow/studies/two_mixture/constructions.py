@@ -17,9 +17,6 @@ from attnflow._errors import InputError, positive, shown, whole
 from attnflow.models.two_head import TwoHeadClassifier, tables
 from attnflow.tasks.mixture import MixtureClassification
 
-DECIDED = 1e-9
-"""`y f` must exceed this: where both heads agree the difference is rounding."""
-
 
 @dataclass(frozen=True, eq=False)
 class Construction:
@@ -106,8 +103,10 @@ class Examination:
         )
 
 
-def examine(construction: Construction, length: int = 3) -> Examination:
+def examine(construction: Construction, length: int = 3, *, rounding: float = 1e-9) -> Examination:
     """Every sample of K groups and L tokens, exactly.
+
+    `y f` must exceed `rounding`: that is what is left where both heads agree.
 
     >>> examine(corrected(groups=2))
     corrected: solves the 8 samples of K = 2, L = 3; min yf 0.4607, accuracy 1
@@ -115,7 +114,7 @@ def examine(construction: Construction, length: int = 3) -> Examination:
     task = MixtureClassification(construction.groups, length)
     population = task.population
     yf = population.label * construction.predictions(task)
-    wrong = yf <= DECIDED
+    wrong = yf <= rounding
     names = np.array(population.names())
     return Examination(
         construction.name,

@@ -31,7 +31,7 @@ def signed_features(
     w, S = np.asarray(w, dtype=float), np.asarray(S, dtype=float)
     if w.shape != (2, D) or S.shape != (2, D, D):
         raise InputError("scores", f"w {w.shape}, S {S.shape}; {(2, D)} and {(2, D, D)}")
-    on = _gates(gates, lambda: t.gate_values(w, S, bias), (2, len(population)))
+    on = _gates(gates, t.gate_values(w, S, bias))
     attended = np.einsum("hnkq,nkd->hnd", t.attention(S), population.inputs)
     rows = [on[0][:, None] * attended[0], -on[1][:, None] * attended[1]]
     F = np.concatenate([*rows, bias * (on[0] - on[1])[:, None]], axis=1)
@@ -46,7 +46,7 @@ def symmetric_features(
     The longest margin has one direction, so it shares every symmetry of the features: along c,
     along v (opposite in the heads) and along the bias.
     """
-    on = _gates(gates, lambda: flow.gate_values(state), (2, len(flow.population)))
+    on = _gates(gates, flow.gate_values(state))
     phi = flow.features(state) * on[..., None]
     main = (phi[0] - phi[1]) / np.sqrt(2 * flow.groups)
     return np.concatenate([main, flow.bias * (on[0] - on[1])[:, None]], axis=1)
@@ -57,12 +57,12 @@ def margin(flow: SymmetricFlow, state: Any, gates: Gates | Any = "all_on") -> Ma
     return largest_margin(symmetric_features(flow, state, gates))
 
 
-def _gates(gates: Any, heights: Any, shape: tuple[int, int]) -> np.ndarray:
+def _gates(gates: Any, heights: np.ndarray) -> np.ndarray:
     if isinstance(gates, str):
         if gates not in ("actual", "all_on"):
             raise InputError("gates", f"{shown(gates)}; actual, all_on, or a table of 0 and 1")
-        return np.ones(shape) if gates == "all_on" else (np.asarray(heights()) > 0) * 1.0
+        return np.asarray(heights > 0 if gates == "actual" else np.ones_like(heights), dtype=float)
     on = np.asarray(gates, dtype=float)
-    if on.shape != shape:
-        raise InputError("gates", f"shape {on.shape}; head x sample {shape}")
+    if on.shape != heights.shape:
+        raise InputError("gates", f"shape {on.shape}; head x sample {heights.shape}")
     return on

@@ -14,6 +14,7 @@ from itertools import pairwise
 import numpy as np
 import xarray as xr
 from jaxtyping import Float
+from scipy.integrate import cumulative_trapezoid
 
 from attnflow.observe.stages import Stage
 from attnflow.studies.two_mixture.observables import share
@@ -94,8 +95,7 @@ def switches(data: xr.Dataset) -> list[dict]:
 
 def stretch(t: Series, surplus: Series) -> tuple[int, int] | None:
     """First and last positive row of the stretch where a surplus adds up to most; None if none."""
-    steps = np.diff(t) * (surplus[1:] + surplus[:-1]) / 2
-    total = np.concatenate([[0.0], np.cumsum(steps)])
+    total = cumulative_trapezoid(surplus, t, initial=0)
     end = int(np.argmax(total - np.minimum.accumulate(total)))
     begin = int(np.argmin(total[: end + 1]))
     inside = begin + np.flatnonzero(surplus[begin : end + 1] > 0)

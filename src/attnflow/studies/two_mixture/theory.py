@@ -16,26 +16,21 @@ from scipy.special import wrightomega
 
 from attnflow._errors import InputError, positive, shown, whole
 
-LONGEST = 1e9
-"""Times beyond which no best end of stage 1 is searched."""
-
-LARGEST = 300.0
-"""A bias beyond which e^{2b} is no time at all."""
-
-
 # --- Stage 1: neurons under uniform attention (Section 5.1, Appendix D).
 
 
 def gate_time(bias: float, groups: int = 2) -> float:
     """T0.5, when the gates of the consistent samples of the other sign shut (Cor. D.3).
 
-    `T0.5 = (K/2) (b + (e^{2b} - 1)/2)`: order one, but exponential in b.
+    `T0.5 = (K/2) (b + (e^{2b} - 1)/2)`: order one, but exponential in b, and infinite where that
+    is no number.
 
     >>> round(gate_time(0.5), 9)
     1.359140914
     """
     b, K = _bias(bias), whole("groups", groups, least=2)
-    return K / 2 * (b + math.expm1(2 * b) / 2) if b < LARGEST else math.inf
+    with np.errstate(over="ignore"):
+        return K / 2 * (b + float(np.expm1(2 * b)) / 2)
 
 
 def neurons(time: Any, bias: float, groups: int = 2) -> tuple[Any, Any]:
@@ -130,19 +125,22 @@ def total_time(t1: Any, bias: float, omega: float, groups: int = 2) -> Any:
         return np.asarray(t1) + 9 * (groups - 1) / gamma * math.log(1 / omega)
 
 
-def best_t1(bias: float, omega: float, groups: int = 2) -> float:
+def best_t1(
+    bias: float, omega: float, groups: int = 2, *, longest: float = 1e9, xatol: float = 1e-10
+) -> float:
     """The end of stage 1 that makes stages 1 and 2 together shortest (`total_time`).
 
-    Training neurons for longer raises gamma, which shortens stage 2 as 1/gamma.
+    Training neurons for longer raises gamma, which shortens stage 2 as 1/gamma. It is searched up
+    to `longest`, its logarithm to `xatol`.
     """
     if not 0 < omega < 1:
         raise InputError("omega", f"{shown(omega)}; a best T1 needs 0 < omega < 1")
     start = math.log(gate_time(bias, groups))
     found: Any = minimize_scalar(
         lambda x: float(total_time(math.exp(x), bias, omega, groups)),
-        bounds=(start + 1e-9, math.log(LONGEST)),
+        bounds=(start, math.log(longest)),
         method="bounded",
-        options={"xatol": 1e-10},
+        options={"xatol": xatol},
     )
     return math.exp(found.x)
 

@@ -16,5 +16,5 @@ SECTIONS = f"{STATED} expanded stage_three construction experiments sliding widt
 
 def everything() -> tuple[Claim, ...]:
     """All claims of the study."""
-    modules = (import_module(f"{__name__}.{section}") for section in SECTIONS)
-    return (*claims_in(*modules), *hand_solved(paper))
+    places = (*(f"{__name__}.{section}" for section in SECTIONS), "attnflow.claims.closures")
+    return (*claims_in(*map(import_module, places)), *hand_solved(paper))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnflow.claims import Control, Measurement, at_least, corrected, equal, identity, sign
+from attnflow.claims import Control, Measurement, at_least, corrected, equal, every, identity, sign
 from attnflow.studies.two_mixture import constructions
 from attnflow.studies.two_mixture.constructions import examine
 from attnflow.studies.two_mixture.errata import CONSTRUCTION
 from attnflow.studies.two_mixture.paper import paper
+from attnflow.tasks.mixture import MixtureClassification
 
 
 def least(make, scale: float = 1.0) -> list[float]:
@@ -19,9 +20,20 @@ def least(make, scale: float = 1.0) -> list[float]:
 def a_transformer_exists(study) -> Measurement:
     r"""There is a transformer of (1), ReLUs included, with $y f > 0$ on every sample of K mixtures:
     readout $\sum c_k$, $S_\pm = C\sum(c_k c_k^\top + v_k v_k^\top) \mp 2C\sum v_k c_k^\top$."""
-    wrong, note = Control("as printed", least(constructions.printed)), "C = 1, several K and L"
-    found = least(constructions.corrected)
-    return sign(predicted=1, measured=found, margin=0.1, control=wrong, note=note)
+    printed, right, note = constructions.printed, constructions.corrected, "several K and L"
+    scales = {"one": 1.0, "hard": 1000.0}  # at C = 1000 each query reads one token
+    return every(
+        **{
+            name: sign(
+                predicted=1,
+                measured=least(right, C),
+                margin=0.1,
+                control=Control("as printed", least(printed, C)),
+                note=f"C = {C:g}, {note}",
+            )
+            for name, C in scales.items()
+        }
+    )
 
 
 @paper.claim("Lemma 6.1", part="proof-step")
@@ -49,15 +61,40 @@ def repairs(study) -> Measurement:
         return [found.accuracy, found.smallest]
 
     made = (constructions.printed, constructions.transposed, constructions.resigned)
-    return equal(
-        predicted=[[1 / 2, -1], [1 / 2, -1], [1, 1], [3 / 4, -1]],
-        measured=[*map(outcome, made), outcome(constructions.resigned, 4)],
-        rtol=1e-3,
-        control=Control(
-            "all of them at L = 4",
-            measured=[*(outcome(make, 4) for make in made), outcome(constructions.resigned, 3)],
+    signs = ((1, 1), (1, 1), (1, -1))
+    return every(
+        limit=equal(
+            predicted=[[1 / 2, -1], [1 / 2, -1], [1, 1], [3 / 4, -1]],
+            measured=[*map(outcome, made), outcome(constructions.resigned, 4)],
+            rtol=1e-3,
+            control=Control(
+                "all of them at L = 4",
+                measured=[*(outcome(make, 4) for make in made), outcome(constructions.resigned, 3)],
+            ),
+        ),
+        before=equal(
+            predicted=[by_hand(k == 1, signs[k], 2) for k in range(3)],
+            measured=[make(3, 0.4).predictions(MixtureClassification(3, 4)) for make in made],
+            rtol=1e-12,
+            control=Control(r"C in place of 2C", [by_hand(k == 1, signs[k], 1) for k in range(3)]),
         ),
     )
+
+
+def by_hand(turned: bool, signs: tuple[int, int], cross: float) -> np.ndarray:
+    """f of the printed transformer, no ReLUs, at K = 3, L = 4 and C = .4, token by token."""
+    K, C, e = 3, 0.4, np.eye(6)
+    found = []
+    for X in MixtureClassification(K, 4).population.inputs:
+        f = 0.0
+        for head, way in zip((1, -1), signs, strict=True):
+            link = np.einsum("ki,kj->ij", e[K:], e[:K])  # key v_k, query c_k
+            S = C * np.einsum("ki,kj->ij", e, e) + head * cross * C * (link.T if turned else link)
+            for x in X:
+                p = np.exp(X @ S @ x)
+                f += head * way * sum((X[:, K:] * (p / p.sum())[:, None]).ravel())
+        found.append(f)
+    return np.array(found)
 
 
 @paper.claim("ours: the size of the repaired construction", part="constant")

@@ -162,7 +162,7 @@ def spelled(terms: list[Term]) -> str:
         bracket = f"({left} {TEX[i]} - {left} {TEX[j]})"
         return rf"\frac{{1}}{{3}} g {n}{bracket}({share[h]} w_+^\top c_1)"
 
-    return f"${' + '.join(word(*term) for term in terms)}$"
+    return " + ".join(f"${word(*term)}$" for term in terms)  # one by one: lines break between them
 
 
 def rate_at_t1(entry: tuple[str, int, int]) -> Claim:

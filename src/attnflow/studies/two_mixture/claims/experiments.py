@@ -286,12 +286,14 @@ def affine_in_groups(study) -> Measurement:
 def stages_of_joint_training(study) -> Measurement:
     """The stages begin where the first gate shuts, and at the two ends of the stretch over which
     attention lowers the loss most beyond what the neurons do (at omega = .45 a gate opens just
-    before its end); the conflicting loss halves inside it, for K = 2, 3, 4 and 8."""
+    before its end); the conflicting loss halves inside it, for K = 2, 3, 4 and 8. The gates that
+    the record shows switching are those that the solver met."""
     b, omegas = float(study.config.bias), (float(study.config.omega), 0.45)
     runs = [algorithm.joint(TWO, omega, b, 3000.0, loss=0.01) for omega in omegas]
     told = [stages.find(run.trajectory) for run in runs]
     known, soon = zip(*map(edges, runs, omegas, (b, b)), strict=True)
     found = [x for each in told for x in (*(s.time for s in each[1:]), each[-1].confidence)]
+    names, early = list(stages.NAMES), runs[0].trajectory.isel(time=slice(0, 9))
 
     def holds(run: Solution, kind: int) -> bool:
         """Whether a loss halves where, by the rule, attention has its stage."""
@@ -299,12 +301,26 @@ def stages_of_joint_training(study) -> Measurement:
         return begins <= run.first(f"half {kind}") <= (*ends, np.inf)[0]
 
     more = [runs[0], *(joint_of(study, K) for K in (3, 4, 8))]
+    switches = [s for run in runs for s in stages.switches(run.trajectory)]
+    switched = [[s["time"], {"on": 1, "off": -1}[s["state"]]] for s in switches]
     half = Control("to where the conflicting loss has halved", np.ravel(soon))
+    loss = Control("where the losses given d halve", met(runs, "half"))
     easy = Control("of the consistent samples", any(holds(run, 1) for run in more))
     return every(
         begins=equal(predicted=np.ravel(known), measured=found, rtol=1e-3, each=True, control=half),
         inside=claims.fact(measured=all(holds(run, -1) for run in more), control=easy),
+        named=claims.fact(
+            measured=all([s.name for s in each] == names for each in told)
+            and all(each[2].confidence == each[3].confidence for each in told),
+            control=Control("in the first rows", [s.name for s in stages.find(early)] == names),
+        ),
+        gates=equal(predicted=met(runs, " c1 "), measured=switched, control=loss, rtol=1e-12),
     )
+
+
+def met(runs: list[Solution], word: str) -> list[list[float]]:
+    """Times and directions of the events whose name has this word, as the solver met them."""
+    return [[e.time, e.direction] for run in runs for e in run.events if word in e.name]
 
 
 def edges(run: Solution, omega: float, b: float) -> tuple[list[float], list[float]]:

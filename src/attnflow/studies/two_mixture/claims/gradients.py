@@ -111,7 +111,7 @@ def spread(at: Point, centred: bool) -> np.ndarray:
 
 @paper.claim("App B.1 (WK)")
 def gradient_of_keys(study) -> Measurement:
-    r"""$dW_{K+}/dt = \mathbb E[g y \dot\sigma_+ \sum_l q_l p_l^\top \mathrm{diag}(w_+^\top X -
+    r"""$dW_{K+}/dt =$ $\mathbb E[g y \dot\sigma_+ \sum_l q_l p_l^\top \mathrm{diag}(w_+^\top X -
     w_+^\top X p_l) X^\top]$, and the line with $p_{lh}(1(h = h') - p_{lh'})$."""
 
     def last(at: Point, centred: bool = True) -> np.ndarray:
@@ -133,7 +133,7 @@ def gradient_of_keys(study) -> Measurement:
 
 @paper.claim("App B.1 (WQ)")
 def gradient_of_queries(study) -> Measurement:
-    r"""$dW_{Q+}/dt = \mathbb E[g y \dot\sigma_+ \sum_l K_+ \mathrm{diag}(X^\top w_+ -
+    r"""$dW_{Q+}/dt =$ $\mathbb E[g y \dot\sigma_+ \sum_l K_+ \mathrm{diag}(X^\top w_+ -
     w_+^\top X p_l) p_l x_l^\top]$."""
 
     def formula(at: Point, centred: bool = True) -> np.ndarray:

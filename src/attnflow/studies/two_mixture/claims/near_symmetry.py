@@ -74,9 +74,9 @@ def asymmetry_rate(study) -> Measurement:
 
 @step("Lemma E.4 (uniform attention)")
 def rate_at_uniform_attention(study) -> Measurement:
-    r"""With $p = 1/3$ $\frac{d}{dt} c_1^\top S v_1 = \frac{1}{12} g\cdot 2\cdot\frac{2}{3} w_+^\top
-    c_1 (v_1^\top B v_1 - v_1^\top B v_2 + c_1^\top A c_1 - c_1^\top A c_2)$, and $\frac{d}{dt}
-    c_1^\top S (v_1 + v_2)$ vanishes."""
+    r"""With $p = 1/3$ $\frac{d}{dt} c_1^\top S v_1 =$ $\frac{1}{12} g\cdot 2\cdot\frac{2}{3}
+    w_+^\top c_1$ $(v_1^\top B v_1 - v_1^\top B v_2 + c_1^\top A c_1 - c_1^\top A c_2)$, and
+    $\frac{d}{dt} c_1^\top S (v_1 + v_2)$ vanishes."""
     r, M = common.second_stage(study), at_t1(study)[2]
     f = common.forward(r.w, common.both_heads(r.S), common.CONFLICTING, r.bias)[2]
     g = 1 / (1 + np.exp(f[:, 0]))
@@ -91,8 +91,8 @@ def rate_at_uniform_attention(study) -> Measurement:
             rate=equal(predicted=printed / 4, measured=rate[:, V1], rtol=1e-11, control=late),
             vanishes=equal(predicted=-rate[:, V1], measured=rate[:, V2], rtol=1e-12, control=there),
         ),
-        text=r"$\frac{1}{3} g 2 (v_1^\top B v_1 - v_1^\top B v_2)\frac{2}{3} w_+^\top c_1 +"
-        r" \frac{1}{3} g 2 (c_1^\top A c_1 - c_1^\top A c_2)\frac{2}{3} w_+^\top c_1$",
+        text=r"$\frac{1}{3} g 2 (v_1^\top B v_1 - v_1^\top B v_2)\frac{2}{3} w_+^\top c_1$ +"
+        r" $\frac{1}{3} g 2 (c_1^\top A c_1 - c_1^\top A c_2)\frac{2}{3} w_+^\top c_1$",
         correct="a quarter of it",
         erratum=QUARTER,
         snippet="rates_at_t1",

@@ -155,7 +155,8 @@ def loss_of_the_population(study) -> Measurement:
 @paper.claim("Algorithm 1 (samples of the stages)")
 def samples_of_the_stages(study) -> Measurement:
     r"""Stages 1 and 3 move $w_\pm$ by $-\nabla\mathbb E\,\ell$ over all samples, stage 2 moves
-    $W_K, W_Q$ by that given a conflicting sample; what is not trained stands still."""
+    $W_K, W_Q$ by that given a conflicting sample (at L = 4: d = -2, not 0);
+    what is not trained stands still."""
     omega, bias = 0.3, float(study.config.bias)
     ten = symmetric_flow(TWO.orbits, omega, bias)
     state = ten.sample(np.random.default_rng(4), {})
@@ -191,7 +192,19 @@ def samples_of_the_stages(study) -> Measurement:
     found = [full, few, moved(by_weights, TWO.population, th, scores)]
     right, all_ = ([wanted(pop)] * 3 for pop in (common.CONFLICTING, TWO.population))
     wrong = Control("stage 2 on all samples", all_)
-    return equal(predicted=right, measured=found, rtol=1e-11, control=wrong)
+    four = MixtureClassification(2, 4).population
+    used: Any = algorithm.schedule(lambda pop, _: pop.weight, four, **nowhere)  # type: ignore[arg-type]
+    votes = four.label * four.bags[:, 2:].sum(axis=1)  # 1 + d: at L = 4 also 1, neither of both
+    hard, tied = ((votes <= least) * four.weight for least in (0, 1))
+    return every(
+        moved=equal(predicted=right, measured=found, rtol=1e-11, control=wrong),
+        longer=equal(
+            predicted=[four.weight, hard / hard.sum(), four.weight],
+            measured=[phase.flow for phase in used],
+            rtol=1e-12,
+            control=Control("d = 0 too", [four.weight, tied / tied.sum(), four.weight]),
+        ),
+    )
 
 
 @paper.claim("ours: Algorithm 1 as one solve", regime=past_gates & common.bounded_scores)

@@ -34,7 +34,7 @@ def start_grams(omega: float, dim: int) -> np.ndarray:
 @paper.claim("Lemma C.1 (expectation)")
 def expected_start(study) -> Measurement:
     r"""At the start $\mathbb E\,\nu^\top W_K^\top W_Q\mu = 0$ and
-    $\mathbb E\,\nu^\top W_K^\top W_K\mu = \mathbb E\,\nu^\top W_Q^\top W_Q\mu =
+    $\mathbb E\,\nu^\top W_K^\top W_K\mu =$ $\mathbb E\,\nu^\top W_Q^\top W_Q\mu =
     \omega^2\,1(\nu = \mu)$: the Gram of the infinite width (in units of $\omega^2$)."""
     omega, dim = float(study.config.omega), 16
     limit = infinite_width_start(2, omega)["gram"]["plus"].matrix / omega**2

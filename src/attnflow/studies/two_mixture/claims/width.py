@@ -55,10 +55,12 @@ def initial_concentration(study) -> Measurement:
 def variance_of_a_column(study) -> Measurement:
     r"""$W_K\mu, W_Q\nu \sim N(0, \omega^2 I/m)$ at initialisation."""
     m, omega = 50, 0.3
+    rng = np.random.default_rng(30)
     starts = [TwoHeadClassifier.gaussian(2, m, omega, seed=seed) for seed in range(30)]
     norms = [((th.WK**2).sum() + (th.WQ**2).sum()) / 16 for th in starts]
-    extracted = Control("as extracted", omega**2 * m)
-    return statistical(predicted=omega**2, samples=norms, z=4.0, control=extracted)
+    extracted = [((omega * rng.standard_normal((m, 16))) ** 2).sum() / 16 for _ in starts]
+    control = Control("as extracted", measured=extracted)
+    return statistical(predicted=omega**2, samples=norms, z=4.0, control=control)
 
 
 @paper.once
