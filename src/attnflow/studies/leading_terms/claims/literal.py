@@ -5,6 +5,7 @@ Nothing here is shared with `corpus`, `models` or `terms`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -105,6 +106,25 @@ def _attention(scores: Array, P: Array) -> Array:
         row = np.exp([scores[t, j] + P[t - j] for j in range(t + 1)])
         A[t, : t + 1] = row / row.sum()
     return A
+
+
+def adam(
+    slope: Callable[[dict[str, Array]], dict[str, Array]],
+    theta: dict[str, Array],
+    rule: Any,
+    steps: int,
+) -> dict[str, Array]:
+    """Adam with its bias corrections, and AdamW's decay (Kingma & Ba; Loshchilov & Hutter)."""
+    m = {name: 0 * x for name, x in theta.items()}
+    v = {name: 0 * x for name, x in theta.items()}
+    for s in range(1, steps + 1):
+        for name, g in slope(theta).items():
+            m[name] = rule.b1 * m[name] + (1 - rule.b1) * g
+            v[name] = rule.b2 * v[name] + (1 - rule.b2) * g * g
+            first, second = m[name] / (1 - rule.b1**s), v[name] / (1 - rule.b2**s)
+            step = first / (np.sqrt(second) + rule.eps) + rule.decay * theta[name]
+            theta = {**theta, name: theta[name] - rule.rate * step}
+    return theta
 
 
 def cosine(one: Any, other: Any) -> float:
