@@ -57,8 +57,8 @@ def start(vocabulary: int, context: int, layers: int, scale: float = 0.0, seed: 
 
 def loss(theta: Params, windows: Any) -> Any:
     """The cross-entropy of next tokens; plain formulas on one-hot rows, for autodiff."""
-    x, y = windows[..., :-1], windows[..., 1:]
-    size, T = theta["W_O"].shape[0], x.shape[-1]
+    x, y = windows[:, :-1], windows[:, 1:]
+    size, T = len(theta["W_O"]), x.shape[1]
     h = jax.nn.one_hot(x, size, dtype=theta["W_O"].dtype)
     lag = np.maximum(np.subtract.outer(np.arange(T), np.arange(T)), 0)
     seen = np.tri(T)
@@ -274,11 +274,7 @@ class Windows:
     def _tabled(self, theta: Params) -> bool:
         if self.route != "auto":
             return self.route == "table"
-        return (
-            len(theta["V"]) == 1
-            and self.vocabulary < self.x.size
-            and self.context < 4 * (self.vocabulary)
-        )
+        return len(theta["V"]) == 1 and self.vocabulary < self.x.size
 
     def _cast(self, theta: Params) -> Params:
         if self.precision == "float64":

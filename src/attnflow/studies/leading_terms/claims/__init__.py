@@ -17,6 +17,7 @@ SECTIONS = (
     "experiments",  # Section 5, Appendix B
     "orders",  # beyond the paper: next orders
     "limits",  # beyond the paper: nulls, breakdown, sampling
+    "counting",  # beyond the paper: words, windows, built-in stories
     "optimisers",  # beyond the paper: Adam, schedules
 )
 """In the order of the paper, which is the order of the ledger."""

@@ -289,12 +289,21 @@ def zeros(study) -> Measurement:
     inside = np.abs(B) > 1e-9 * np.abs(B).max()
     c_m, c_v = (1 - rule.b1) / (1 - rule.b1**2), (1 - rule.b2) / (1 - rule.b2**2)
     found = size[~inside]
-    return equal(
-        predicted=np.full(len(found), c_m / np.sqrt(c_v)),
-        measured=found,
-        rtol=1e-3,
-        control=Control("other entries", measured=size[inside][: len(found)]),
-        note=f"{len(found)} of {B.size} entries",
+    # Rounding leaves something of these zeros, of which no sign must be made.
+    term = np.abs(theory(study, adam(1e-24), 2)["W_O"]) / rule.rate
+    return every(
+        step=equal(
+            predicted=np.full(len(found), c_m / np.sqrt(c_v)),
+            measured=found,
+            rtol=1e-3,
+            control=Control("other entries", measured=size[inside][: len(found)]),
+            note=f"{len(found)} of {B.size} entries",
+        ),
+        term=at_most(
+            bound=0.0,
+            measured=float(term[~inside].max()),
+            control=Control("other entries", float(term[inside].max())),
+        ),
     )
 
 
@@ -369,6 +378,12 @@ def closed_form(study) -> Measurement:
             control=Control(
                 "the other rule", [off_closed_form(study, ETA, *c, True) for c in cells.values()]
             ),
+        ),
+        first=equal(
+            predicted=adam_signs(counted(study, "small"), adam(1e-3), 1),
+            measured=trained(study, "small", 1, 1, ETA, 0.0, adam(1e-3))["W_O"],
+            rtol=1e-12,
+            control=Control("signs", adam_signs(counted(study, "small"), adam(), 1)),
         ),
         **{
             key: order(
