@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -231,6 +231,8 @@ def disturbed(
     compute: Callable[[Vector, Callable[[np.ndarray], np.ndarray]], np.ndarray],
     y: Vector,
     exact: np.ndarray,
+    delta: float = 2.0**-26,
+    seeds: Sequence[int] = (0, 1),
 ) -> np.ndarray:
     """How far rounding may have moved each coefficient.
 
@@ -238,10 +240,9 @@ def disturbed(
     sign, and the response scaled down from `delta` to the precision of float64. Zero entries of
     the start are disturbed by the scale of the other entries, or by 1 where all are zero.
     """
-    delta = 2.0**-26
     worst = np.zeros_like(exact)
     scale = float(np.sqrt(np.mean(y * y))) or 1.0
-    for seed in (0, 1):
+    for seed in seeds:
         rng = np.random.default_rng(seed)
 
         def shake(c: np.ndarray, rng: np.random.Generator = rng) -> np.ndarray:

@@ -16,6 +16,7 @@ SECTIONS = (
     "gaussian",  # the start of the theorem
     "experiments",  # Section 5, Appendix B
     "orders",  # beyond the paper: next orders
+    "expansions",  # beyond the paper: the general lens on flows solved by hand
     "limits",  # beyond the paper: nulls, breakdown, sampling
     "counting",  # beyond the paper: words, windows, built-in stories
     "optimisers",  # beyond the paper: Adam, schedules
