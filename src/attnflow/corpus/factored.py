@@ -90,12 +90,18 @@ class Factored:
 
     def dataset(self, tokens: Sequence[str]) -> xr.Dataset:
         """`NAME_left[row, component]`, `NAME_values[component]`, `NAME_right[column, component]`;
-        frequencies, positions and the token list as in the dense store."""
+        frequencies, positions and the token list as in the dense store, and every pair that occurs
+        with its count."""
         import xarray as xr
 
+        pairs = self.free._pairs.tocoo()
         arrays: dict[str, tuple[tuple[str, ...], np.ndarray]] = {
             "unigram": (("current",), self.free.unigram),
             "position": (("lag",), self.position),
+            # Pairs are few: they are stored as they are, beside the components of B.
+            "pair_current": (("pair",), pairs.row.astype(np.int32)),
+            "pair_next": (("pair",), pairs.col.astype(np.int32)),
+            "pair_count": (("pair",), pairs.data.astype(np.int64)),
         }
         for name, f in self.factors.items():
             row, column = DIMS[name]
