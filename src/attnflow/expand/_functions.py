@@ -15,7 +15,7 @@ def cauchy(product: Callable[[Any, Any], Any], u: Any, w: Any, large: int = 1 <<
 
     A Toeplitz copy of more than `large` numbers is not made: the product runs term by term.
     """
-    n = u.shape[0]
+    n = len(u)
     if n * min(u.size, w.size) > large:
         total = jax.vmap(lambda x: product(x, w[0]))(u)
         for j in range(1, n):

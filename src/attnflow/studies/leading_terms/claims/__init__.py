@@ -18,6 +18,7 @@ SECTIONS = (
     "orders",  # beyond the paper: next orders
     "expansions",  # beyond the paper: the general lens on flows solved by hand
     "limits",  # beyond the paper: nulls, breakdown, sampling
+    "measures",  # beyond the paper: what a run measures, by hand
     "counting",  # beyond the paper: words, windows, built-in stories
     "optimisers",  # beyond the paper: Adam, schedules
 )

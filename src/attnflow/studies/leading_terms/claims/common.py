@@ -19,7 +19,6 @@ from attnflow.flows.discrete import Adam
 from attnflow.models import attention_lm as lm
 from attnflow.models.attention_lm import Weights
 from attnflow.studies.leading_terms.claims import literal
-from attnflow.studies.leading_terms.observables import VIEWS
 from attnflow.studies.leading_terms.paper import paper
 
 DEPTHS = (1, 2, 3)
@@ -246,7 +245,7 @@ def course(study: Any) -> Course:
         name: (("time", *(each.dims or ())), np.array([row[name] for row in seen]))
         for name, each in ready.observe.items()
     }
-    coords = {"time": rate * np.arange(steps + 1), "view": list(VIEWS)}
+    coords = {"time": rate * np.arange(steps + 1), **ready.observe["V_along"].coords}
     return Course(xr.Dataset({**found, "loss": ("time", loss)}, coords), kept)
 
 

@@ -139,8 +139,17 @@ def views_by_definition(study) -> Measurement:
                 1 - literal.cosine(w, term),
             ]
             other += [0.5, literal.size(w) / literal.size(term) * 0.9, 0.0, 0.5]
-    return equal(
-        predicted=by_hand, measured=found, rtol=1e-7, control=Control("lengths of both", other)
+    first = next(iter(ready.followed(rows.sel(layer=[1, 2])).values()))
+    return every(
+        views=equal(
+            predicted=by_hand, measured=found, rtol=1e-7, control=Control("lengths of both", other)
+        ),
+        layers=equal(
+            predicted=[1, 2, 3],
+            measured=rows["layer"].values,
+            rtol=0.0,
+            control=Control("of the output", measured=np.resize(first.cosine.shape[1], 3)),
+        ),
     )
 
 
