@@ -135,6 +135,27 @@ def rounding(study) -> Measurement:
     )
 
 
+@paper.claim("ours: expansion through a logarithm", setting="x' = -log x, x = 2 and 3")
+def logarithm(study) -> Measurement:
+    """Of `x' = v = -log x` the second derivative is `-v/x` and the third `v/x^2 + (v/x)^2`: three
+    coefficients by hand."""
+    import jax.numpy as jnp
+
+    flow = Flow(lambda theta: (theta["x"] * jnp.log(theta["x"]) - theta["x"]).sum())
+
+    def by_hand(x: float) -> list[float]:
+        v = -np.log(x)
+        return [v, -v / x / 2, (v / x**2 + (v / x) ** 2) / 6]
+
+    return equal(
+        predicted=by_hand(2.0),
+        measured=series(flow, {"x": np.array([2.0])}, 3).coefficients[1:, 0],
+        rtol=1e-12,
+        each=True,
+        control=Control("x = 3", by_hand(3.0)),
+    )
+
+
 @paper.claim("ours: binomials of the leading terms", setting="V = 5, T = 4, N = 3, L = 2")
 def leading_binomials(study) -> Measurement:
     """The expansion of descent reads off the orders 1, 2, 4, 4 and the whole factors of every
