@@ -29,6 +29,7 @@ def stats(
     across: Flag = False,
     column: str = "text",
     padding: int | None = None,
+    rank: int | None = None,
     workers: int = 1,
     cluster: str | None = None,
     resume: Flag = False,
@@ -52,6 +53,8 @@ def stats(
         across: let windows cross from one document to the next.
         column: field of JSON lines, column of Parquet, that holds the text.
         padding: token id of a .npy file that is padding and never counted.
+        rank: for a vocabulary whose V x V matrices do not fit: keep so many components of each
+            statistic (24 are usual); no matrix is made, and no page.
         workers: processes that count.
         cluster: address of a dask scheduler that counts instead (tcp://HOST:PORT).
         resume: go on with the interrupted count in that folder.
@@ -66,6 +69,12 @@ def stats(
         whole("vocab", vocab, 2)
     config = {"file": file, "vocab": vocab, "tokenizer": tokenizer, "context": context}
     config |= {"across": across, "column": column, "padding": padding}
+    if rank is not None:
+        config["rank"] = whole("rank", rank)
+        if cluster is not None or workers > 1:
+            raise InputError("rank", f"{rank}; components are counted here, by one process")
+        if tokens or raw:
+            raise InputError("rank", f"{rank}; components come without lists of associations")
     say = teller(sys.stderr if json else sys.stdout)
     from attnflow.corpus.parallel import connected
 
@@ -73,20 +82,34 @@ def stats(
         with connected(cluster):
             pass
     say("reading", shown(file), passing=True)
-    text = _read(file, vocab, tokenizer, context, across=across, column=column, padding=padding)
+    text = _read(
+        file,
+        vocab,
+        tokenizer,
+        context,
+        across=across,
+        column=column,
+        padding=padding,
+        fitting=_fit_dense if rank is None else lambda size: _fit_factored(size, rank),
+    )
     chosen = [text.find(word) for word in tokens.split(",") if word.strip()]
     say("reading", text.words)
     for note in text.notes:
         print(f"warning: {note}", file=sys.stderr)
     exists = "resume" if resume else "overwrite" if overwrite else "open"
-    path, summary = _counted(
-        text, config, out, exists, chosen, workers=workers, cluster=cluster, say=say
-    )
-    shown_ = {**summary, "out": str(path), "store": str(path / STORE)}
+    if rank is not None:
+        path, summary = _factored(text, config, out, exists, rank, say)
+    else:
+        path, summary = _counted(
+            text, config, out, exists, chosen, workers=workers, cluster=cluster, say=say
+        )
+    files = {"store": str(path / STORE)}
+    if rank is None:
+        files["report"] = str(path / REPORT)
     if json:
-        return print_json({**shown_, "report": str(path / REPORT), "notes": text.notes})
+        return print_json({**summary, "out": str(path), **files, "notes": text.notes})
     _show(summary, raw)
-    print(f"\nstore   {path / STORE}\nreport  {path / REPORT}")
+    print("\n" + "\n".join(f"{name:<7} {where}" for name, where in files.items()))
     return 0
 
 
@@ -122,11 +145,11 @@ def _read(
     across: bool,
     column: str,
     padding: int | None,
+    fitting: Callable[[int], None],
 ) -> Counted:
     from attnflow._files import sha256
     from attnflow.corpus import Corpus
     from attnflow.corpus.shards import Shards
-    from attnflow.studies.config import fits
 
     if Path(file).is_dir():
         shards = Shards(Path(file))
@@ -140,13 +163,12 @@ def _read(
             shards.starts,
         )
     else:
-        fits("vocab", vocab, 8.0 * 16 * (vocab or 0) ** 2)
+        fitting(vocab or 0)
         corpus = Corpus.read(file, tokenizer, vocab, column=column, padding=padding)
     size = len(corpus.vocabulary)
     if vocab is not None and vocab != size:
         raise InputError("vocab", f"{vocab}; {corpus.tokenizer} brings its own {size} tokens")
-    # Five matrices, those of the null corpora, and what is being computed.
-    fits("vocab", size, 8.0 * 16 * size**2)
+    fitting(size)
     identity = {"text": corpus.sha256}
     if Path(tokenizer).is_file():
         identity["tokenizer"] = sha256(Path(tokenizer))
@@ -166,6 +188,59 @@ def _read(
         identity,
         corpus.notes,
     )
+
+
+def _fit_dense(size: int) -> None:
+    from attnflow.studies.config import fits
+
+    # Five matrices, those of the null corpora, and what is being computed.
+    other = "a smaller one, or --rank 24, which keeps components and makes no matrix"
+    fits("vocab", size, 8.0 * 16 * size**2, other)
+
+
+def _fit_factored(size: int, rank: int) -> None:
+    from attnflow.studies.config import fits
+
+    fits("rank", rank, 8.0 * 60 * size * (rank + 10))
+
+
+def _factored(
+    text: Counted, config: dict[str, Any], out: Path | None, exists: Any, rank: int, say: Any
+) -> tuple[Path, dict[str, Any]]:
+    """The folder with the components of the statistics and its summary, counted or found."""
+    from attnflow.corpus.factored import Factored
+    from attnflow.runs import RunFolder, default_path
+    from attnflow.runs._manifest import new_manifest
+
+    path = out or default_path("corpus-stats", config)
+    manifest = new_manifest("corpus-stats", config, identity=text.identity)
+    with RunFolder.create(path, manifest, exists) as folder:
+        if folder.finished:
+            say("opened", "counted before; --overwrite counts again")
+            return path, dict(folder.manifest["summary"])
+        found = Factored(text.windows, len(text.vocabulary), rank)
+        say("counting", f"{rank} components of each statistic", passing=True)
+        data = found.dataset(text.vocabulary)
+        data["windows"] = (("sequence", "place"), text.windows)
+        say("counting", f"{found.free.positions:,} positions, {rank} components of each statistic")
+        summary = {
+            **text.facts,
+            "vocabulary": len(text.vocabulary),
+            "context": data.attrs["context"],
+            "sequences": data.attrs["sequences"],
+            "rank": rank,
+            "missed": {n: data.attrs[f"{n}_missed"] for n in found.factors},
+            "null": found.nulls(),
+            "breakdown": {layers: found.breakdown(layers) for layers in LAYERS},
+        }
+        folder.store(
+            {STORE: lambda temp: _write_zarr(data, temp)},
+            summary=summary,
+            status="done",
+            sentence=f"{found.free.positions:,} positions counted",
+            finished=True,
+        )
+        return path, summary
 
 
 def _counted(
@@ -270,14 +345,27 @@ def _bar(done: int, of: int, width: int = 20) -> str:
 
 
 def _show(summary: dict[str, Any], raw: bool) -> None:
-    from attnflow.corpus import visible
-
     kinds = ("shuffled", "permuted", "ones", "halves")
     print("\ncosine of each statistic with its nulls, and between two halves of the text")
     print_table(
         ["statistic", *kinds],
         [[name, *(_number(row[k]) for k in kinds)] for name, row in summary["null"].items()],
     )
+    if "missed" in summary:
+        print("\npart of each that the components leave out (estimated)")
+        print_table(
+            ["statistic", "missed"], [[n, _number(m)] for n, m in summary["missed"].items()]
+        )
+    _show_lists(summary, raw)
+    times = ", ".join(f"{_number(t)} (L = {n})" for n, t in summary["breakdown"].items())
+    print(f"\nthe output weight should leave its leading term at t = {times}")
+
+
+def _show_lists(summary: dict[str, Any], raw: bool) -> None:
+    from attnflow.corpus import visible
+
+    if "associations" not in summary:
+        return
     lists = summary["associations"]["raw" if raw else "whitened"]
     print(f"\nassociations, {'raw' if raw else 'whitened'}")
     bases = ("bigram", "interchange", "context")
@@ -288,8 +376,6 @@ def _show(summary: dict[str, Any], raw: bool) -> None:
             for token, rows in lists.items()
         ],
     )
-    times = ", ".join(f"{_number(t)} (L = {n})" for n, t in summary["breakdown"].items())
-    print(f"\nthe output weight should leave its leading term at t = {times}")
 
 
 def _number(value: float | None) -> str:

@@ -16,9 +16,6 @@ from attnflow._errors import InputError, shown, whole
 from attnflow.corpus.reading import COLUMN, Text, read_documents
 from attnflow.corpus.tokenizing import tokenizer_of
 
-MOST_UNKNOWN = 0.4
-"""A corpus with a larger share of unknown words says little about its text: worth a warning."""
-
 SPOKEN = {"comma": ",", "whitespace": " ", "newline": "\n"}
 """Names for tokens that a comma-separated list cannot hold, as papers write them."""
 
@@ -43,6 +40,8 @@ class Corpus:
         default_factory=lambda: np.zeros(1, np.int64), repr=False
     )
     """The document index: where each begins in `ids`."""
+    most_unknown: float = 0.4
+    """A larger share of unknown words says little about the text: worth a warning."""
 
     def __post_init__(self) -> None:
         self.ids.setflags(write=False)
@@ -123,7 +122,7 @@ class Corpus:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader should know before trusting numbers from this corpus."""
-        if self.unknown <= MOST_UNKNOWN:
+        if self.unknown <= self.most_unknown:
             return ()
         return (
             f"{self.unknown:.0%} of {self.name} is unknown to its tokenizer: its statistics "

@@ -98,11 +98,9 @@ def checked(windows: Windows, vocabulary: int) -> np.ndarray:
         )
     if windows.dtype.kind not in "iu":
         raise InputError("windows", f"of {windows.dtype}; whole numbers")
-    least, most = int(windows.min()), int(windows.max())
-    if least < 0 or most >= vocabulary:
-        raise InputError(
-            "windows", f"have the token id {least if least < 0 else most}; 0 to {vocabulary - 1}"
-        )
+    if windows.min() < 0 or windows.max() >= vocabulary:
+        wrong = windows[(windows < 0) | (windows >= vocabulary)][0]
+        raise InputError("windows", f"have the token id {wrong}; 0 to {vocabulary - 1}")
     return np.ascontiguousarray(windows, np.int32)
 
 

@@ -29,7 +29,7 @@ def norm(array: Array) -> float:
     Attention terms have entries of 1e-10, whose squares vanish in single precision.
     """
     array = np.asarray(array)
-    largest = float(np.abs(array).max()) if array.size else 0.0
+    largest = float(np.abs(array).max(initial=0.0))
     if not 0 < largest < np.inf:
         return largest
     scaled = (array / largest).ravel().astype(np.float64)
@@ -41,7 +41,7 @@ def cosine(one: Array, other: Array) -> float:
     one, other = np.asarray(one), np.asarray(other)
     if one.shape != other.shape:
         raise InputError("cosine", f"of arrays of shape {one.shape} and {other.shape}")
-    sizes = [float(np.abs(a).max()) if a.size else 0.0 for a in (one, other)]
+    sizes = [float(np.abs(a).max(initial=0.0)) for a in (one, other)]
     if not all(0 < size < np.inf for size in sizes):
         return float("nan")
     a, b = ((x / s).ravel().astype(np.float64) for x, s in zip((one, other), sizes, strict=True))

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from attnflow._errors import InputError, whole
+from attnflow._errors import InputError, shown, whole
 from attnflow._files import read_arrays, remove, write_arrays_atomic
 from attnflow.corpus.shards import Shards
 from attnflow.corpus.statistics import InMemory, Sums, sums_of
@@ -241,6 +241,8 @@ def connected(address: str) -> Iterator[Any]:
         raise InputError(
             "cluster", "a cluster needs the extra: pip install 'attnflow[sweep]'"
         ) from None
+    if "://" not in address:
+        raise InputError("cluster", f"{shown(address)}; tcp://HOST:PORT of a dask scheduler")
     try:
         client = Client(address, timeout=ANSWER, set_as_default=False)
     except (OSError, TimeoutError, ValueError, ImportError) as error:

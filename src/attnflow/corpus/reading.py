@@ -85,6 +85,11 @@ def _lines(text: str, path: Path, field: str, column: str) -> Iterator[str]:
             raise InputError(field, f"{path}, line {number}, is not JSON") from None
         found = value.get(column) if isinstance(value, dict) else value
         if not isinstance(found, str):
+            if isinstance(value, dict) and column in value:
+                kind = type(found).__name__
+                raise InputError(
+                    field, f"{path}, line {number}: {column!r} holds {kind}, not a text"
+                )
             keys = list(value) if isinstance(value, dict) else []
             raise InputError(
                 field,

@@ -256,8 +256,7 @@ def bigram_counts(windows: Windows, vocabulary: int) -> Int64[np.ndarray, "curre
 def _centred(array: np.ndarray, axis: int) -> np.ndarray:
     """Minus its mean along an axis, in place: this is what `- U` does.
 
-    Once more, because the first mean is of large numbers and rounded like them.
+    The mean is summed in extended precision: the sums that are zero would show its rounding.
     """
-    array -= array.mean(axis=axis, keepdims=True)
-    array -= array.mean(axis=axis, keepdims=True)
+    array -= array.mean(axis=axis, keepdims=True, dtype=np.longdouble).astype(np.float64)
     return array

@@ -168,4 +168,4 @@ def _filled(template: str, cast: dict[str, str], rng: np.random.Generator) -> st
 def zipf(rng: np.random.Generator, words: Sequence[str]) -> str:
     """One of the words; the k-th has the probability `1/k`, up to a factor."""
     total = list(accumulate(1 / k for k in range(1, len(words) + 1)))
-    return words[min(bisect(total, rng.random() * total[-1]), len(words) - 1)]
+    return words[bisect(total[:-1], rng.random() * total[-1])]

@@ -24,8 +24,6 @@ MARKS = ("<|endoftext|>", "<unk>")
 END_OF_LINE, UNKNOWN = "<eos>", "<unk>"
 USUAL = 1000
 """Tokens of a vocabulary whose size nobody gave."""
-PIECE = 1 << 16
-"""Characters that a tokenizer of ours is handed at a time."""
 
 Documents = Sequence[str]
 Ids = Int32[np.ndarray, "position"]
@@ -201,15 +199,15 @@ def _readable(spelled: list[str]) -> tuple[str, ...]:
     return tuple(n if taken[n] == 1 else w for n, w in zip(names, spelled, strict=True))
 
 
-def _pieces(text: str) -> Iterator[str]:
-    """The text cut where its tokens are the same as without a cut.
+def _pieces(text: str, size: int = 1 << 16) -> Iterator[str]:
+    """The text cut where its tokens are the same as without a cut, `size` characters or more each.
 
     That is before a single space inside a line: both tokenizers of ours begin a new word there,
     whatever comes before. A text without such places is one piece.
     """
     at = 0
     while at < len(text):
-        cut = _CUT.search(text, at + PIECE)
+        cut = _CUT.search(text, at + size)
         end = cut.start() if cut else len(text)
         yield text[at:end]
         at = end

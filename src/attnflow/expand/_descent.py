@@ -166,11 +166,12 @@ def _proportions(terms: dict[int, np.ndarray]) -> tuple[dict[int, float], np.nda
     """`term_j = weight_j * coefficient` with the smallest whole weights, if there are such."""
     top = max(terms)
     lead = terms[top]
-    square = float(np.vdot(lead, lead))
+    unit = lead / float(np.abs(lead).max())  # squares of large coefficients would overflow
+    square = float(np.vdot(unit, lead))
     ratios: dict[int, Fraction] = {}
     for j, a in terms.items():
-        ratio = float(np.vdot(lead, a)) / square
-        if np.linalg.norm(a - ratio * lead) > 1e-9 * np.linalg.norm(a):
+        ratio = float(np.vdot(unit, a)) / square
+        if np.abs(a - ratio * lead).max() > 1e-9 * np.abs(a).max():
             return {}, lead
         ratios[j] = Fraction(ratio).limit_denominator(5040)
         if abs(float(ratios[j]) - ratio) > 1e-9 * abs(ratio):

@@ -9,14 +9,14 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-LARGE = 1 << 20
-"""Numbers in a Toeplitz copy above which a product runs term by term instead."""
 
+def cauchy(product: Callable[[Any, Any], Any], u: Any, w: Any, large: int = 1 << 20) -> Any:
+    """`out[k] = sum_j product(u[k-j], w[j])` for any bilinear `product`.
 
-def cauchy(product: Callable[[Any, Any], Any], u: Any, w: Any) -> Any:
-    """`out[k] = sum_j product(u[k-j], w[j])` for any bilinear `product`."""
-    n = u.shape[0]
-    if n * min(u.size, w.size) > LARGE:
+    A Toeplitz copy of more than `large` numbers is not made: the product runs term by term.
+    """
+    n = len(u)
+    if n * min(u.size, w.size) > large:
         total = jax.vmap(lambda x: product(x, w[0]))(u)
         for j in range(1, n):
             total = total.at[j:].add(jax.vmap(lambda x, j=j: product(x, w[j]))(u[: n - j]))

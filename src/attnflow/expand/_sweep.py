@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -21,11 +21,6 @@ from attnflow.flows.flow import System
 from attnflow.flows.layout import Layout, Params, Vector
 from attnflow.flows.users import UNTRACEABLE
 
-LIMIT = 30
-"""Highest order: beyond it float64 has no digits left for the coefficients of interest."""
-NESTED = 4
-"""Highest order of the fall-back, whose cost doubles with every order."""
-
 Curve = Float[np.ndarray, "order parameter"]
 
 
@@ -33,10 +28,12 @@ class Sweep:
     """`curve -> velocity`, both as coefficients `[order, parameter]`, compiled once.
 
     The curve is padded with zeros to a fixed number of rows, so one program serves every step of
-    a recursion: row k of the velocity depends on rows 0..k of the curve only.
+    a recursion: row k of the velocity depends on rows 0..k of the curve only. `nested` is the
+    highest order of the fall-back, whose cost doubles with every order.
     """
 
-    def __init__(self, system: System, order: int):
+    def __init__(self, system: System, order: int, nested: int = 4):
+        self.nested = nested
         self.layout: Layout = system.layout
         self.order = order
         self.unknown = ""
@@ -53,7 +50,7 @@ class Sweep:
             jax.eval_shape(lambda c: self._taylor(scout, c), self._shape)
         except UnknownPrimitive as unknown:
             self.unknown = unknown.name
-            self.order = min(order, NESTED)
+            self.order = min(order, nested)
         self.kinks: tuple[str, ...] = tuple(scout.kinks.values())
         self._compiled = jax.jit(self._nested if self.unknown else self._stacked)
 
@@ -67,7 +64,7 @@ class Sweep:
             held = " What is behind stop_gradient counts as constant."
         return (
             f"The velocity uses '{self.unknown}', which has no Taylor rule; its orders up to "
-            f"{NESTED} come from nested derivatives and higher ones are not computed.{held}"
+            f"{self.nested} come from nested derivatives and higher ones are not computed.{held}"
         )
 
     def __call__(self, curve: Curve, probe: Vector | None = None) -> Curve:
@@ -156,8 +153,11 @@ def _derivative(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
 _SWEEPS: weakref.WeakKeyDictionary[System, dict[int, Sweep]] = weakref.WeakKeyDictionary()
 
 
-def prepared(flow: Any, theta: Params, order: int, limit: int = LIMIT) -> tuple[Sweep, Vector]:
-    """The compiled sweep of a flow (kept for the next call) and the flat start, both checked."""
+def prepared(flow: Any, theta: Params, order: int, limit: int = 30) -> tuple[Sweep, Vector]:
+    """The compiled sweep of a flow (kept for the next call) and the flat start, both checked.
+
+    Beyond `limit` float64 has no digits left for the coefficients of interest.
+    """
     if not callable(getattr(flow, "bind", None)):
         raise InputError("flow", f"{shown(flow)}; a Flow, for instance Flow(loss)")
     order = whole("order", order)
@@ -231,6 +231,8 @@ def disturbed(
     compute: Callable[[Vector, Callable[[np.ndarray], np.ndarray]], np.ndarray],
     y: Vector,
     exact: np.ndarray,
+    delta: float = 2.0**-26,
+    seeds: Sequence[int] = (0, 1),
 ) -> np.ndarray:
     """How far rounding may have moved each coefficient.
 
@@ -238,10 +240,9 @@ def disturbed(
     sign, and the response scaled down from `delta` to the precision of float64. Zero entries of
     the start are disturbed by the scale of the other entries, or by 1 where all are zero.
     """
-    delta = 2.0**-26
     worst = np.zeros_like(exact)
     scale = float(np.sqrt(np.mean(y * y))) or 1.0
-    for seed in (0, 1):
+    for seed in seeds:
         rng = np.random.default_rng(seed)
 
         def shake(c: np.ndarray, rng: np.random.Generator = rng) -> np.ndarray:

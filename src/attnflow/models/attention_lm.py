@@ -55,19 +55,28 @@ def start(vocabulary: int, context: int, layers: int, scale: float = 0.0, seed: 
     return {name: scale * rng.standard_normal(shape) for name, shape in shapes.items()}
 
 
-def loss(theta: Params, windows: Any) -> Any:
-    """The cross-entropy of next tokens; plain formulas on one-hot rows, for autodiff."""
-    x, y = windows[..., :-1], windows[..., 1:]
-    size, T = theta["W_O"].shape[0], x.shape[-1]
+def loss(theta: Params, windows: Any, *, shifted: bool = False) -> Any:
+    """The cross-entropy of next tokens; plain formulas on one-hot rows, for autodiff.
+
+    `shifted` subtracts the largest score and logit of each row, as the written-out gradient does:
+    training needs it, a series around small weights is simpler without.
+    """
+
+    def less_largest(z: Any) -> Any:
+        return z - jax.lax.stop_gradient(z.max(axis=-1, keepdims=True)) if shifted else z
+
+    x, y = windows[:, :-1], windows[:, 1:]
+    size, T = len(theta["W_O"]), x.shape[1]
     h = jax.nn.one_hot(x, size, dtype=theta["W_O"].dtype)
     lag = np.maximum(np.subtract.outer(np.arange(T), np.arange(T)), 0)
     seen = np.tri(T)
     for V, W, P in zip(theta["V"], theta["W"], theta["P"], strict=True):
-        # Scores stay small here; the written-out gradient subtracts the largest.
-        weight = jnp.exp(jnp.einsum("nta,ab,njb->ntj", h, W, h) + P[lag]) * seen
+        score = jnp.einsum("nta,ab,njb->ntj", h, W, h) + P[lag]
+        score = jnp.where(seen, score, -jnp.inf) if shifted else score
+        weight = jnp.exp(less_largest(score)) * seen
         A = weight / weight.sum(axis=-1, keepdims=True)
         h = h + jnp.einsum("ntj,nja,ab->ntb", A, h, V)
-    F = h @ theta["W_O"]
+    F = less_largest(h @ theta["W_O"])
     right = (F * jax.nn.one_hot(y, size, dtype=F.dtype)).sum(axis=-1)
     return (jnp.log(jnp.exp(F).sum(axis=-1)) - right).mean()
 
@@ -274,11 +283,7 @@ class Windows:
     def _tabled(self, theta: Params) -> bool:
         if self.route != "auto":
             return self.route == "table"
-        return (
-            len(theta["V"]) == 1
-            and self.vocabulary < self.x.size
-            and self.context < 4 * (self.vocabulary)
-        )
+        return len(theta["V"]) == 1 and self.vocabulary < self.x.size
 
     def _cast(self, theta: Params) -> Params:
         if self.precision == "float64":

@@ -141,7 +141,7 @@ def described_files(kind: Any) -> dict[str, str]:
     return {f.name: f.metadata["doc"] for f in dataclasses.fields(kind) if f.metadata.get("file")}
 
 
-def fits(field: str, value: Any, bytes: float) -> None:
+def fits(field: str, value: Any, bytes: float, other: str = "a smaller one") -> None:
     """Refuse, before any work, what would not fit into this machine's memory."""
     try:
         there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -151,7 +151,7 @@ def fits(field: str, value: Any, bytes: float) -> None:
         raise InputError(
             field,
             f"{shown(value)} takes about {bytes / 2**30:,.0f} GiB of memory and this machine "
-            f"has {there / 2**30:,.0f}; a smaller one",
+            f"has {there / 2**30:,.0f}; {other}",
         )
 
 

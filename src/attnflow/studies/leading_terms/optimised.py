@@ -19,13 +19,9 @@ from jaxtyping import Float, Int
 
 from attnflow.corpus import Statistics, statistics
 from attnflow.flows.discrete import Adam
+from attnflow.studies.leading_terms.terms import directions
 
 Block = Float[np.ndarray, "..."]
-
-ROUNDING = 1e-12
-"""Entries of a gradient below this part of its largest are zeros: pairs that never met. The real
-gradient has terms of the next order there, of which Adam makes full steps; they are outside the
-leading terms (`support`)."""
 
 
 class Rule(Protocol):
@@ -48,17 +44,22 @@ class Descent:
 
 @final
 class Moments:
-    """Adam's rule, `m / (sqrt(v) + eps)` with its bias corrections, and AdamW's decay."""
+    """Adam's rule, `m / (sqrt(v) + eps)` with its bias corrections, and AdamW's decay.
 
-    def __init__(self, adam: Adam):
-        self.adam = adam
+    Entries of a gradient below `rounding` of its largest are zeros: pairs that never met. The real
+    gradient has terms of the next order there, of which Adam makes full steps; they are outside
+    the leading terms.
+    """
+
+    def __init__(self, adam: Adam, rounding: float = 1e-12):
+        self.adam, self.rounding = adam, rounding
         self.first: dict[str, Any] = {}
         self.second: dict[str, Any] = {}
 
     def step(self, name: str, k: int, block: Block, push: Block) -> Block:
         a = self.adam
         # Signs are taken of it: what rounding left of a zero must not count as one.
-        push = np.where(np.abs(push) > ROUNDING * np.abs(push).max(initial=0.0), push, 0.0)
+        push = np.where(np.abs(push) > self.rounding * np.abs(push).max(), push, 0.0)
         self.first[name] = a.b1 * self.first.get(name, 0.0) + (1 - a.b1) * push
         self.second[name] = a.b2 * self.second.get(name, 0.0) + (1 - a.b2) * push**2
         m = self.first[name] / (1 - a.b1 ** (k + 1))
@@ -73,14 +74,11 @@ def leading(
 
     `batch(k)` are the statistics of what step k sees: always the same ones for a full batch.
     """
-    first = batch(0)
-    size = first.vocabulary
-    weights = {
-        **{name: np.zeros((size, size)) for name in ("W_O", "V", "W")},
-        "P": np.zeros(first.length),
-    }
+    weights: dict[str, Any] = {}
     for k in range(steps):
-        found, W_O, V = batch(k), weights["W_O"], weights["V"]
+        found = batch(k)
+        weights = weights or {name: 0 * m for name, m in directions(found).items()}
+        W_O, V = weights["W_O"], weights["V"]
         table = W_O.T @ V.T
         # The uniform baseline drops out of descent's own tables, not of signs.
         table -= table.mean(axis=0)
@@ -89,11 +87,6 @@ def leading(
         for name, each in push.items():
             weights[name] = weights[name] + rule.step(name, k, weights[name], each)
     return weights
-
-
-def support(term: Block) -> np.ndarray:
-    """Where a leading term says something."""
-    return np.abs(term) > ROUNDING * np.abs(term).max(initial=0.0)
 
 
 def of_batches(

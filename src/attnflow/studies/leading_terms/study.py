@@ -108,7 +108,8 @@ class LeadingTerms(Study):
         """The loss on a minibatch of mode sgd."""
         drawn = jnp.asarray(self.data.windows)[self._drawn(key)]
         dtype = self.config.precision
-        return lm.loss({n: m.astype(dtype) for n, m in theta.items()}, drawn).astype(float)
+        cast = {n: m.astype(dtype) for n, m in theta.items()}
+        return lm.loss(cast, drawn, shifted=True).astype(float)
 
     def _drawn(self, key: Any) -> Any:
         count = len(self.data.windows)

@@ -30,12 +30,6 @@ Matrix = Float[np.ndarray, "row column"]
 Series = dict[int, list[tuple[Any, Matrix]]]
 """Order in the rate -> running sums with the matrices that they multiply."""
 
-FIRST = {"W_O": 1, "V": 2, "W": 4, "P": 4}
-"""The order of each leading term."""
-
-LAST = {"W_O": 3, "V": 4, "W": 6, "P": 6}
-"""The highest order that is known in closed form."""
-
 
 def leading_coefficients(steps: int, rate: float) -> dict[str, float]:
     """`s eta`, `C(s,2) eta^2` and `(3 C(s,4) + 2 C(s,3)) eta^4` (eqs. 204-207)."""

@@ -17,7 +17,10 @@ SECTIONS = (
     "gaussian",  # the start of the theorem
     "experiments",  # Section 5, Appendix B
     "orders",  # beyond the paper: next orders
+    "expansions",  # beyond the paper: the general lens on flows solved by hand
     "limits",  # beyond the paper: nulls, breakdown, sampling
+    "measures",  # beyond the paper: what a run measures, by hand
+    "counting",  # beyond the paper: words, windows, built-in stories
     "optimisers",  # beyond the paper: Adam, schedules
 )
 """In the order of the paper, which is the order of the ledger."""

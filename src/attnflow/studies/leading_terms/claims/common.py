@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
+import xarray as xr
 from jaxtyping import Int
 
 from attnflow.corpus import Statistics, statistics
@@ -120,7 +121,7 @@ def trained(
 ) -> Weights:
     """Weights after full-batch training on one of the corpora, on the library's own gradient.
 
-    The steps are written out (those of Adam are optax's): nothing is compiled for each rule.
+    The steps are written out: nothing is compiled for each rule.
     """
     ground = GROUNDS[name](study)
     data = lm.Windows(ground.windows, ground.size)
@@ -134,20 +135,11 @@ def trained(
 
 
 def by_rule(data: lm.Windows, theta: Weights, adam: Adam, steps: int) -> Weights:
-    """The weights after so many steps of optax's Adam."""
-    from jax.flatten_util import ravel_pytree
+    """The weights after so many steps of Adam, written out as its authors print it.
 
-    with jax.enable_x64(True):
-        # The rule works on each entry: as one vector it is compiled for one shape, not for four.
-        flat, unravel = ravel_pytree(theta)
-        rule: Any = adam.transform()
-        state: Any = rule.init(flat)
-        for _ in range(steps):
-            slope, _ = ravel_pytree(data.gradient(theta)[1])
-            update, state = rule.update(slope, state, flat)
-            flat = flat + update
-            theta = {block: np.asarray(m) for block, m in unravel(flat).items()}
-    return theta
+    One row compares it with optax, whose dispatch costs ten times the steps themselves.
+    """
+    return literal.adam(lambda at: data.gradient(at)[1], theta, adam, steps)
 
 
 @functools.cache
@@ -216,15 +208,56 @@ def pace(study: Any) -> float:
     return float(2.0 ** np.clip(np.round(np.log2(foreseen / 16)), -20, 20))
 
 
+@dataclass(frozen=True, eq=False)
+class Course:
+    """A descent on the text of `on_text`: what a run of the study observes, and some weights."""
+
+    rows: xr.Dataset
+    weights: Mapping[int, Weights]
+    """After half the foreseen time of breakdown, and at the end."""
+
+
+def half(study: Any) -> int:
+    """Steps of the shared descent to half the foreseen time of breakdown: 6 to 11."""
+    return round(on_text(study).breakdown / pace(study) / 2)
+
+
+def reach(study: Any) -> int:
+    """Enough steps to pass the foreseen time, and never fewer than 24."""
+    return max(24, int(np.ceil(1.4 * on_text(study).breakdown / pace(study))))
+
+
+@paper.once
+def course(study: Any) -> Course:
+    """The descent of `on_text`, written out: nothing is compiled, and each gradient also gives the
+    loss of its row."""
+    ready, steps, rate = on_text(study), reach(study), pace(study)
+    theta = ready.start
+    loss, seen, kept = [], [], {}
+    for k in range(steps + 1):
+        value, slope = ready.windows.gradient(theta)
+        loss.append(float(value))
+        seen.append({name: each.measure(theta) for name, each in ready.observe.items()})
+        if k in (half(study), steps):
+            kept[k] = theta
+        theta = {block: m - rate * slope[block] for block, m in theta.items()}
+    found = {
+        name: (("time", *(each.dims or ())), np.array([row[name] for row in seen]))
+        for name, each in ready.observe.items()
+    }
+    coords = {"time": rate * np.arange(steps + 1), **ready.observe["V_along"].coords}
+    return Course(xr.Dataset({**found, "loss": ("time", loss)}, coords), kept)
+
+
 @paper.once
 def descended(study: Any, steps: int, rate: float, batch: int = 0) -> Weights:
     """Weights after descent on the text of `on_text`, written out; with `batch` on the minibatches
     that a run of mode sgd draws."""
     ready = on_text(study, rate=rate, steps=steps, **({"mode": "sgd"} if batch else {}))
     data, size = ready.data, ready.data.corpus.tokens
-    theta, whole = ready.start, lm.Windows(data.windows, size)
+    theta = ready.start
     for k in range(steps):
-        seen = lm.Windows(data.windows[ready.drawn[k]], size) if batch else whole
+        seen = lm.Windows(data.windows[ready.drawn[k]], size) if batch else ready.windows
         slope = seen.gradient(theta)[1]
         theta = {block: m - rate * slope[block] for block, m in theta.items()}
     return theta

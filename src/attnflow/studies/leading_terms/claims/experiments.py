@@ -17,7 +17,15 @@ from attnflow.claims import (
 )
 from attnflow.corpus import Corpus, Statistics, cosine, statistics, stories
 from attnflow.models.attention_lm import BLOCKS
-from attnflow.studies.leading_terms.claims.common import descended, layers_of, on_text, pace
+from attnflow.studies.leading_terms.claims import literal
+from attnflow.studies.leading_terms.claims.common import (
+    course,
+    descended,
+    half,
+    layers_of,
+    on_text,
+    pace,
+)
 from attnflow.studies.leading_terms.paper import paper
 from attnflow.studies.leading_terms.terms import Terms, directions
 
@@ -31,8 +39,7 @@ PAPER_TOKENS = 65536 * 200
 @paper.once
 def minima(study: Any, until: float, order_kept: bool = True) -> dict[str, float]:
     """The smallest cosine of each weight over a run up to a time, over all layers."""
-    ready = on_text(study)
-    rows = ready.solution.trajectory
+    ready, rows = on_text(study), course(study).rows
     inside = (rows["time"].values > 0) & (rows["time"].values <= until)
     followed = ready.followed(rows)
     if order_kept:
@@ -69,10 +76,10 @@ def _floor(whole: Statistics, part: Statistics) -> list[float]:
 @paper.once
 def sampled(study: Any, share: float) -> list[float]:
     """The theory of the first windows of built-in stories against that of all of them."""
-    corpus = Corpus.of(stories(), "word", 300)
+    corpus, whole = told(study)
     windows = corpus.windows(32)
     few = windows[: max(2, round(share * len(windows)))]
-    return _floor(statistics(windows, 300), statistics(few, 300))
+    return _floor(whole, statistics(few, 300))
 
 
 @paper.claim("Table 2 (size)", part="experiment", setting="built-in stories, V = 300, T = 32")
@@ -145,16 +152,12 @@ def interventions(study: Any) -> dict[str, dict[str, list[float]]]:
 
     ready, steps, rate = on_text(study), half(study), pace(study)
     terms = Terms.after(ready.data.windows, ready.data.theory, ready.config.layers, steps, rate)
-    return causal(ready.windows.loss, ready.start, descended(study, steps, rate), terms.leading())
+    weights = course(study).weights[steps]
+    return causal(ready.windows.loss, ready.start, weights, terms.leading())
 
 
 def effects(study: Any, kind: str) -> dict[str, list[float]]:
     return {name: found[kind] for name, found in interventions(study).items()}
-
-
-def half(study: Any) -> int:
-    """Steps of the shared run to half the foreseen time of breakdown: 6 to 11."""
-    return round(on_text(study).breakdown / pace(study) / 2)
 
 
 @paper.claim("Table 3 (order)", part="experiment")
@@ -223,7 +226,7 @@ def plateau(study) -> Measurement:
     from attnflow.claims import equal
 
     ready, steps = on_text(study), half(study)
-    rows = ready.solution.trajectory
+    rows = course(study).rows
     at = int(np.flatnonzero(rows["time"].values <= pace(study) * (steps + 0.5))[-1])
     drop = rows["loss"].values[0] - rows["loss"].values[at]
     time = float(rows["time"].values[at])
@@ -276,8 +279,6 @@ def told(study: Any) -> tuple[Corpus, Statistics]:
 def figure_3(study) -> Measurement:
     """Larger entries of Phi belong to tokens that are more frequent in the context of a token: the
     rank correlation of a row of Phi with how much more often than elsewhere, counted by hand."""
-    from scipy.stats import spearmanr
-
     corpus, found = told(study)
     windows = corpus.windows(32)
     size, T = corpus.tokens, 32
@@ -291,13 +292,22 @@ def figure_3(study) -> Measurement:
     top = np.argsort(-corpus.counts)[:12]
 
     def ranks(table: np.ndarray) -> list[float]:
-        return [float(np.asarray(spearmanr(table[i], excess[i]))[0]) for i in top]
+        return [
+            literal.cosine(*(r - r.mean() for r in (_ranks(table[i]), _ranks(excess[i]))))
+            for i in top
+        ]
 
     return at_least(
         bound=0.999999,
         measured=ranks(found.context),
         control=Control("its transpose", ranks(found.context.T)),
     )
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    """The rank of each value among all; equal ones (to rounding) share their mean rank."""
+    _, group, count = np.unique(np.round(values, 15), return_inverse=True, return_counts=True)
+    return (np.cumsum(count) - (count - 1) / 2)[group]
 
 
 NAMES = [

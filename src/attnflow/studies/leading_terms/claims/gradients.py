@@ -97,6 +97,39 @@ by_gather = _route("gather", 2)
 by_dense = _route("dense", 3)
 
 
+def _large(route: str, layers: int) -> Measurement:
+    """Scores and logits of several hundred: exponentials overflow without a shift."""
+    rng = np.random.default_rng(4)
+    windows = rng.integers(0, 5, (3, 5))
+    sizes = {"W_O": 400.0, "V": 1.0, "W": 400.0, "P": 400.0}
+    theta = {n: sizes[n] * m for n, m in lm.start(5, 4, layers, 1.0, seed=2).items()}
+    value, found = lm.Windows(windows, 5, route=route).gradient(theta)  # type: ignore[arg-type]
+    by_hand, loss = literal.gradients(theta, windows), literal.loss(theta, windows)
+    small = literal.gradients({n: m / 400 for n, m in theta.items()}, windows)
+    return every(
+        loss=equal(
+            predicted=loss, measured=value, rtol=1e-12, control=Control("no weights", np.log(5))
+        ),
+        **{
+            name: equal(
+                predicted=by_hand[name],
+                measured=found[name],
+                rtol=1e-9,
+                atol=1e-12,
+                control=Control("weights of order 1", small[name]),
+            )
+            for name in ("W_O", "V")
+        },
+    )
+
+
+@paper.claim("ours: large scores", setting="V = 5, T = 4, N = 3, scores and logits of 400")
+def large_scores(study) -> Measurement:
+    """Scores and logits of several hundred, whose exponentials overflow, give the loss and the
+    gradients that shifted exponentials give by hand."""
+    return every(table=_large("table", 1), gather=_large("gather", 1), dense=_large("dense", 1))
+
+
 @paper.claim(
     "Lemma D.2",
     part="proof-step",

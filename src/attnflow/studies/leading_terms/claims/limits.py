@@ -12,10 +12,11 @@ from attnflow.models import attention_lm as lm
 from attnflow.studies.leading_terms.claims import literal
 from attnflow.studies.leading_terms.claims.common import (
     counted,
+    course,
     defined,
     middle,
     on_text,
-    pace,
+    reach,
     trained,
 )
 from attnflow.studies.leading_terms.claims.experiments import GUESSED
@@ -84,8 +85,7 @@ def residual_cosines(study) -> Measurement:
     """The theory passes the harder test: with the shuffled text's direction projected out of both,
     and with frequencies divided out, cosines stay above 0.9999 (a third of the breakdown
     time)."""
-    ready = on_text(study)
-    rows = ready.solution.trajectory
+    ready, rows = on_text(study), course(study).rows
     at = int(np.flatnonzero(rows["time"].values <= ready.breakdown / 3)[-1])
     found = [
         float(np.nanmin(f.cosine[at]))
@@ -103,9 +103,9 @@ def residual_cosines(study) -> Measurement:
 def views_by_definition(study) -> Measurement:
     """Cosine, gain and relative error of every view, from two lengths, are what the weights at the
     end give by their definitions."""
-    ready = on_text(study)
-    rows, data = ready.solution.trajectory, ready.data
-    weights, end = ready.trained, ready.config
+    ready = on_text(study, steps=reach(study))
+    rows, data, end = course(study).rows, ready.data, ready.config
+    weights = course(study).weights[end.steps]
     made = literal.statistics(data.windows, data.corpus.tokens)
     null = literal.statistics(shuffled(data.windows), data.corpus.tokens)
     law = np.bincount(data.windows[:, :-1].ravel(), minlength=data.corpus.tokens)
@@ -139,8 +139,17 @@ def views_by_definition(study) -> Measurement:
                 1 - literal.cosine(w, term),
             ]
             other += [0.5, literal.size(w) / literal.size(term) * 0.9, 0.0, 0.5]
-    return equal(
-        predicted=by_hand, measured=found, rtol=1e-7, control=Control("lengths of both", other)
+    first = next(iter(ready.followed(rows.sel(layer=[1, 2])).values()))
+    return every(
+        views=equal(
+            predicted=by_hand, measured=found, rtol=1e-7, control=Control("lengths of both", other)
+        ),
+        layers=equal(
+            predicted=[1, 2, 3],
+            measured=rows["layer"].values,
+            rtol=0.0,
+            control=Control("of the output", measured=np.resize(first.cosine.shape[1], 3)),
+        ),
     )
 
 
@@ -148,8 +157,8 @@ def views_by_definition(study) -> Measurement:
 def breakdown(study) -> Measurement:
     """The cosine of W_O falls below 0.999 at the time that the one-line formula foresees before
     training, within 20 % (three layers)."""
-    ready = on_text(study, steps=_steps(study))
-    measured = ready.measured_breakdown(ready.solution.trajectory)
+    ready = on_text(study)
+    measured = ready.measured_breakdown(course(study).rows)
     one = breakdown_time(ready.data.theory, 1)
     return observed(
         found=equal(
@@ -160,11 +169,6 @@ def breakdown(study) -> Measurement:
         ),
         guessed=GUESSED,
     )
-
-
-def _steps(study: Any) -> int:
-    """Enough steps for the foreseen time, and never fewer than the shared run has."""
-    return max(24, int(np.ceil(1.4 * on_text(study).breakdown / pace(study))))
 
 
 @paper.once

@@ -5,6 +5,7 @@ Nothing here is shared with `corpus`, `models` or `terms`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -76,7 +77,7 @@ def gradients(theta: dict[str, Array], windows: Windows, **without: bool) -> dic
             A.append(_attention(h[l] @ W[l] @ h[l].T, P[l]))
             h.append(h[l] + A[l] @ h[l] @ V[l])
         F = h[L] @ W_O
-        p = np.exp(F) / np.exp(F).sum(axis=1, keepdims=True)
+        p = np.array([_softmax(row) for row in F])
         R = Y - p
         found["W_O"] -= h[L].T @ R
         G = R @ W_O.T
@@ -102,9 +103,45 @@ def _attention(scores: Array, P: Array) -> Array:
     T = len(scores)
     A = np.zeros((T, T))
     for t in range(T):
-        row = np.exp([scores[t, j] + P[t - j] for j in range(t + 1)])
-        A[t, : t + 1] = row / row.sum()
+        A[t, : t + 1] = _softmax(np.array([scores[t, j] + P[t - j] for j in range(t + 1)]))
     return A
+
+
+def _softmax(z: Array) -> Array:
+    """One over the sums of exponentials of differences: nothing overflows to nan."""
+    with np.errstate(over="ignore"):
+        return np.array([1 / np.exp(z - each).sum() for each in z])
+
+
+def loss(theta: dict[str, Array], windows: Windows) -> float:
+    """The cross-entropy, position by position."""
+    found = []
+    for X, Y in sequences(windows, len(theta["W_O"])):
+        h = X
+        for V, W, P in zip(theta["V"], theta["W"], theta["P"], strict=True):
+            h = h + _attention(h @ W @ h.T, P) @ h @ V
+        for row, label in zip(h @ theta["W_O"], Y, strict=True):
+            found.append(np.logaddexp.reduce(row) - row @ label)
+    return float(np.mean(found))
+
+
+def adam(
+    slope: Callable[[dict[str, Array]], dict[str, Array]],
+    theta: dict[str, Array],
+    rule: Any,
+    steps: int,
+) -> dict[str, Array]:
+    """Adam with its bias corrections, and AdamW's decay (Kingma & Ba; Loshchilov & Hutter)."""
+    m = {name: 0 * x for name, x in theta.items()}
+    v = {name: 0 * x for name, x in theta.items()}
+    for s in range(1, steps + 1):
+        for name, g in slope(theta).items():
+            m[name] = rule.b1 * m[name] + (1 - rule.b1) * g
+            v[name] = rule.b2 * v[name] + (1 - rule.b2) * g * g
+            first, second = m[name] / (1 - rule.b1**s), v[name] / (1 - rule.b2**s)
+            step = first / (np.sqrt(second) + rule.eps) + rule.decay * theta[name]
+            theta = {**theta, name: theta[name] - rule.rate * step}
+    return theta
 
 
 def cosine(one: Any, other: Any) -> float:

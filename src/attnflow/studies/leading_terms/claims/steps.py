@@ -212,6 +212,14 @@ def exponents(study) -> Measurement:
     )
 
 
+def _sums(steps: int, rate: float) -> list[float]:
+    """The factors of W_O, V, W and P as running sums, step by step."""
+    a = b = c = 0.0
+    for _ in range(steps):
+        a, b, c = a + rate, b + rate * a, c + rate * a * b
+    return [a, b, c, c]
+
+
 @paper.claim("ours: powers are not binomials")
 def powers_are_not_binomials(study) -> Measurement:
     """Few steps are far from the powers: the exact factor of W over s^4/8 is 0.45, 0.70, 0.84 and
@@ -236,6 +244,20 @@ def powers_are_not_binomials(study) -> Measurement:
             measured=found,
             atol=0.006,
             control=Control("those of V", measured=values),
+        ),
+        rates=equal(
+            predicted=_sums(7, 0.3),
+            measured=list(leading_coefficients(7, 0.3).values()),
+            rtol=1e-12,
+            each=True,
+            control=Control("twice the rate", _sums(7, 0.6)),
+        ),
+        limit=equal(
+            predicted=_sums(4000, 1.7 / 4000),
+            measured=list(flow_coefficients(1.7).values()),
+            rtol=2e-3,
+            each=True,
+            control=Control("40 steps", _sums(40, 1.7 / 40)),
         ),
         below=at_least(
             bound=found, measured=[1.0] * 4, control=Control("half as many", [f / 2 for f in found])
