@@ -46,11 +46,17 @@ SMALL = {
     " --set batch=8 --set held_out=20 --set test_sample=4 --set sequence=",
     "two-mixture": "--set until=100",  # Algorithm 1 needs 90 for its second stage
     "cooccurrence": "--set until=5 --set dim=4 --set neurons=4",
-    "leading-terms": "--set steps=2 --set vocabulary=30 --set context=6 --set sequences=8",
+    "leading-terms": "--set steps=2 --set vocabulary=30 --set context=6 --set sequences=16",
+    "examples/own_study.py": "--set until=2",
 }
 """What is added to `attnflow run STUDY`, so that it takes a second; its own words stay."""
 
-FEW = {"focus-dilution": "Thm 3.2", "two-mixture": "Lemma 5.4", "focus-dilution-text": "Fig 3"}
+FEW = {
+    "focus-dilution": "Thm 3.2",
+    "two-mixture": "Lemma 5.4",
+    "focus-dilution-text": "Fig 3",
+    "examples/own_study.py": "ours",
+}
 """The claims that `attnflow check STUDY` measures here."""
 
 INSTEAD = {
@@ -58,8 +64,9 @@ INSTEAD = {
     "lam=0.2:0.9:8": "lam=0.5",
     "0:16": "0:2",
     "0:4": "0:1",
-    "pi.0=0.26:0.99:65": "pi.0=0.3:0.9:5",
-    "lam=0.01:0.99:65": "lam=0.1:0.9:5",
+    "pi.0=0.26:0.99:65": "pi.0=0.3:0.9:3",
+    "lam=0.01:0.99:65": "lam=0.3:0.7:2",
+    "FILE": "FILE.txt",
     "800": "300",
     "2000": "300",
     "3000": "300",
@@ -100,7 +107,7 @@ def shelf(tmp_path_factory) -> Path:
     """A folder with the texts that the pages speak of."""
     folder = tmp_path_factory.mktemp("reader")
     text = corpus.stories(seed=0, sentences=1000)
-    for name in ("stories.txt", "my.txt", "wiki.txt", "FILE"):
+    for name in ("stories.txt", "my.txt", "wiki.txt", "FILE.txt"):
         (folder / name).write_text(text)
     for name in ("stories.txt.gz", "wiki.txt.gz"):
         (folder / name).write_bytes(gzip.compress(text.encode()))

@@ -360,15 +360,7 @@ def _show_ensemble(found: Any, path: Path, json: bool, most: int = 18) -> int:
         print_table(
             ["number", "fit", "slope", "error", "predicted", "R2", "n"],
             [
-                [
-                    s.name,
-                    s.best,
-                    fit.slope,
-                    fit.error,
-                    "–" if told is None else told.slope,
-                    fit.r2,
-                    fit.n,
-                ]
+                [s.name, s.best, fit.slope, fit.error, told and told.slope, fit.r2, fit.n]
                 for s, fit, told in slopes
             ],
         )
