@@ -32,7 +32,7 @@ def in_steps(length: float | None) -> Iterator[None]:
 
 def time_name() -> str:
     """What a time axis measures."""
-    return TIME if _LENGTH.get() is None else "step of the optimiser"
+    return TIME if _LENGTH.get() is None else "step of the optimiser (number)"
 
 
 def moment(time: float) -> str:
