@@ -213,7 +213,8 @@ def _rows(task: Task, ready: Study, mates: Path, only: Sequence[str]) -> Iterato
             for each in selected(ready.claims(), only):
                 yield Ledger.check([each], ready)[0].to_dict()
         return
-    from attnflow.draw import new, styled, svg
+    from attnflow.draw import in_steps, new, styled, svg
+    from attnflow.studies.study import stages_of
 
     svg(styled(lambda: new()[0])())  # loads what figures need while the other process solves
     functions: Any = ready.figures()
@@ -224,13 +225,17 @@ def _rows(task: Task, ready: Study, mates: Path, only: Sequence[str]) -> Iterato
     solution = replace(pickle.load(sys.stdin.buffer), flow=ready.flow)
     data = solution.trajectory
     functions = ready.knowing(solution=solution, events=solution.events).figures()
-    stages = ready.stages(data)
+    stages = stages_of(ready, data)
     for name in order[len(early) :]:
-        yield _attempt(lambda name=name: svg(functions[name](data, stages)))
+        with in_steps(configs.step_length(configs.as_dict(ready.config))):
+            drawn = _attempt(lambda name=name: svg(functions[name](data, stages)))
+        yield drawn
     saddles = pickle.load(sys.stdin.buffer)
     from attnflow.report import saddles_over_loss
 
-    yield _attempt(lambda: svg(saddles_over_loss(data, stages, saddles)))
+    yield _attempt(
+        lambda: svg(saddles_over_loss(data, stages, saddles, ready.story(data, stages).loss))
+    )
 
 
 def _attempt(draw: Callable[[], str]) -> str | None:

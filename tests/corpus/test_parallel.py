@@ -41,6 +41,13 @@ def test_parts_add_up_to_the_whole(seed: int, blocks: int) -> None:
     np.testing.assert_array_equal(merged.counts, whole.counts)
 
 
+def test_two_workers_with_nothing_left_to_count(tmp_path: Path) -> None:
+    windows = random_windows(2)
+    first = Blocks.of(windows, 3, workers=1, folder=tmp_path).total("bigram", SIZE)
+    again = Blocks.of(windows, 3, workers=2, folder=tmp_path).total("bigram", SIZE)
+    np.testing.assert_array_equal(first[0], again[0])
+
+
 def test_a_killed_process_changes_nothing() -> None:
     windows = random_windows(1)
     killed = []

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from attnflow import InputError
 from attnflow.corpus import kernels
+from attnflow.corpus.associations import associations
 from attnflow.corpus.statistics import DIMS, attention_term, bigram_counts, context_term, statistics
 
 
@@ -158,3 +159,14 @@ def test_a_table_that_is_not_square_is_said():
         attention_term(np.array([[0, 1]]), np.zeros((2, 3)))
     with pytest.raises(InputError, match="labels: 'last'"):
         attention_term(np.array([[0, 1]]), np.zeros((2, 2)), labels="last")
+
+
+def test_a_token_that_nothing_leads_to_has_no_interchangeable_ones() -> None:
+    """Its whitened column is zero up to rounding: no NaN, and no cosine of rounding errors."""
+    windows = np.random.default_rng(0).integers(1, 7, (40, 9)).astype(np.int32)
+    windows[:, 0] = 0  # begins every window, follows nothing
+    found = statistics(windows, 7)
+    for token in range(7):
+        listed = associations(found, "interchange", token, whitened=True)
+        assert all(np.isfinite(a.strength) and a.strength <= 1 + 1e-9 for a in listed)
+        assert (listed == []) if token == 0 else (0 not in [a.token for a in listed])

@@ -12,6 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from attnflow._errors import InputError
+from attnflow.expand import series
 from attnflow.flows import (
     Adam,
     Every,
@@ -30,6 +31,7 @@ from attnflow.flows import (
     gaussian,
     integrate,
 )
+from attnflow.linearise import critical_point, spectrum
 from strategies import answer, rubbish
 
 bowl = Flow(lambda th: 0.5 * (th["x"] ** 2).sum() + 0.5 * (th["deep"]["W"] ** 2).sum())
@@ -302,6 +304,11 @@ def test_rubbish_as_a_start_is_answered_with_a_sentence_or_a_solution(value):
         (lambda: integrate(3, start, 1.0), "flow", "a Flow, or a list of phases"),
         (lambda: integrate(bowl, start), "until", "not given"),
         (lambda: Flow(3), "loss", "3; a function"),
+        (lambda: Flow(len, conserved=[len]), "conserved", "names with functions, conserved="),
+        (lambda: Flow(len, conserved={"a": 3}), "conserved.a", "3; a function"),
+        (lambda: spectrum(len, start), "flow", r"write Flow\(loss\)"),
+        (lambda: critical_point(3, start), "flow", "a Flow, for instance"),
+        (lambda: series(len, start, order=2), "flow", r"write Flow\(loss\)"),
         (lambda: Flow(lambda th: 0.0, rate={"x": 1.0}), "rate", "did you mean 'rates'"),
         (lambda: integrate(bowl, start, 1.0, observe=[len]), "observe", "names with functions"),
         (lambda: integrate(bowl, start, 1.0, mark={}), "mark", "did you mean 'marks'"),

@@ -16,8 +16,8 @@ from attnflow.tasks.mixture import MixtureClassification
 @pytest.mark.parametrize(
     ("study", "key", "value", "words"),
     [
-        ("two-mixture", "length", 200_000, "more than 20 orbits"),
-        ("two-mixture", "length", 10**12, "more than 0 orbits"),
+        ("two-mixture", "length", 200_000, "more orbits than the 20"),
+        ("two-mixture", "length", 10**12, "more orbits than the 0"),
         ("two-mixture", "dim", 10**8, "at most 4096, or inf"),
         ("focus-dilution", "dim", 10**8, "GiB of memory"),
         ("cooccurrence", "dim", 10**9, "GiB of memory"),

@@ -15,6 +15,7 @@ from attnflow._errors import InputError
 from attnflow.app._library import Entry, Library, Missing, differences, manifest_of
 from attnflow.runs import Run
 from attnflow.runs._manifest import flat
+from attnflow.studies.config import step_length
 from attnflow.studies.study import plateaus_of
 
 WHOLE = 8 * 2**20
@@ -109,7 +110,7 @@ def described(id: str, run: Run) -> dict[str, Any]:
         "command": run.command,
         "created": run.manifest["created"],
         "rows": 0 if data is None else data.sizes["time"],
-        "steps": run.config.get("mode", "flow") != "flow",
+        "steps": step_length(run.config) is not None,
         "variables": [] if data is None else [_variable(data, str(n)) for n in data.data_vars],
         "labels": {} if data is None else _labels(data),
         "stages": [s.as_dict() for s in stages],

@@ -351,17 +351,29 @@ def _as_sweep(
 def _show_ensemble(found: Any, path: Path, json: bool, most: int = 18) -> int:
     if json:
         return print_json({**found.json(path), "run": str(path)})
+    from attnflow.report._scalars import finding, main_scalars, main_slopes, scalars
+
     print(f"ensemble of {found.study}: {found.status}; {found.sentence}")
-    at = ["at"] if found.parameter else []
-    print_table(
-        ["number", *at, "mean", "sd", "min", "max", "n"],
-        [
-            [s.name, *([s.value] if at else []), s.mean, s.sd, s.min, s.max, s.n]
-            for s in found.spread[:most]
-        ],
-    )
-    more = len(found.spread) - most
-    print(f"report  {path / 'report.html'}" + (f"  ({more} more numbers)" if more > 0 else ""))
+    numbers = scalars(found)
+    slopes = main_slopes(found)
+    if slopes:
+        print_table(
+            ["number", "fit", "slope", "error", "predicted", "R2", "n"],
+            [
+                [s.name, s.best, fit.slope, fit.error, told and told.slope, fit.r2, fit.n]
+                for s, fit, told in slopes
+            ],
+        )
+        print(f"\n{finding(found)}.")
+    else:
+        main = [each.name for each in main_scalars(found, numbers)] or [n.name for n in numbers]
+        at = ["at"] if found.keys else []
+        shown = [s for s in found.spread if s.name in main][:most]
+        print_table(
+            ["number", *at, "mean", "sd", "min", "max", "n"],
+            [[s.name, *([s.value] if at else []), s.mean, s.sd, s.min, s.max, s.n] for s in shown],
+        )
+    print(f"report  {path / 'report.html'}  ({len(numbers)} numbers in all)")
     return 0
 
 

@@ -39,6 +39,12 @@ def console() -> Any:
     return Console() if sys.stdout.isatty() else Console(width=160)
 
 
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
 def print_table(header: list[str], rows: list[list[Any]]) -> None:
     from rich.table import Table
 
@@ -46,5 +52,5 @@ def print_table(header: list[str], rows: list[list[Any]]) -> None:
     for name in header:
         table.add_column(name)
     for row in rows:
-        table.add_row(*(f"{v:.6g}" if isinstance(v, float) else str(v) for v in row))
+        table.add_row(*map(_cell, row))
     console().print(table)

@@ -62,9 +62,13 @@ def _row(
     B, p, scale = theory.bigram, theory.unigram, _inverse_root(theory)
     if basis == "interchange" and whitened:
         along = B[p > 0].sum(axis=0)  # the part of D^-1/2 B along sqrt(p)
-        sizes = np.sqrt(np.einsum("ab,ab,a->b", B, B, scale**2) - along**2)
+        squares = np.einsum("ab,ab,a->b", B, B, scale**2)
+        # A token that nothing leads to lies along sqrt(p): what is left of it is rounding.
+        rest = squares - along**2
+        sizes = np.sqrt(np.where(rest > 1e-12 * squares, rest, 0.0))
+        sizes *= sizes[token]
         row = B.T @ (B[:, token] * scale**2) - along * along[token]
-        row /= np.maximum(sizes * sizes[token], 1e-300)
+        row = np.divide(row, sizes, out=np.zeros_like(row), where=sizes > 0)
     elif basis == "interchange":
         row = B.T @ B[:, token]
     else:

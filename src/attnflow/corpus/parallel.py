@@ -125,7 +125,7 @@ class Blocks:
         """Counts the blocks of these numbers into their files; yields each when it is there."""
         if self.cluster is not None:
             return _on_cluster(self.cluster, self.load, kernel, vocabulary, given, files)
-        if self.workers == 1 or len(files) == 1:
+        if self.workers == 1 or len(files) <= 1:  # nothing left where all is on disk
             return _here(self.load, kernel, vocabulary, given, files)
         return _on_processes(self.workers, self.load, kernel, vocabulary, given, files)
 

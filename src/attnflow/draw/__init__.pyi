@@ -1,6 +1,13 @@
 """The names of this room, once: `__init__.py` loads each of them on first use."""
 
-from .bands import TIME as TIME, numbered as numbered, timeline as timeline
+from .bands import numbered as numbered, timeline as timeline
+from .clock import (
+    TIME as TIME,
+    in_steps as in_steps,
+    moment as moment,
+    time_name as time_name,
+    time_ticks as time_ticks,
+)
 from .curves import (
     Look as Look,
     MOST_NAMED as MOST_NAMED,

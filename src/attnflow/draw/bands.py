@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attnflow.draw.clock import time_name, time_ticks
 from attnflow.draw.scales import log_scale
 from attnflow.draw.style import BANDS
 
@@ -15,9 +16,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from attnflow.observe.stages import Stage
-
-TIME = "flow time t (steps × learning rate)"
-"""The name of every time axis."""
 
 SIZE, SLANT = 8.5, 35
 """Size of a stage's name in points, and its slant in degrees where names stand too close."""
@@ -32,15 +30,16 @@ def timeline(
     label: bool = True,
     log: bool = True,
 ) -> None:
-    """A logarithmic axis of flow time with a pale band from each stage to the next.
+    """A logarithmic axis of flow time (or steps) with a pale band from each stage to the next.
 
     The names stand above the axes, side by side where there is room and slanted where there is
     not; a later cycle's have its number. Without a positive time, or with `log=False`, the axis is
     linear.
     """
     first, last = _limits(axes, time, log)
+    time_ticks(axes)
     if label:
-        axes.set_xlabel(TIME)
+        axes.set_xlabel(time_name())
     shown = sorted((s for s in stages if first <= s.time < last), key=lambda s: s.time)
     if not shown:
         return

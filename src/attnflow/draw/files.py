@@ -43,12 +43,12 @@ def write_figures(figures: Mapping[str, Figure | str], folder: Path, pdf: bool =
 
 
 def caption(name: str, function: Callable[..., Any] | None) -> str:
-    """The first line of a figure function's docstring; its name in words where there is none."""
+    """The first paragraph of a figure function's docstring; its name where there is none."""
     doc = getattr(function, "__doc__", None)
     if isinstance(function, functools.partial) and doc == functools.partial.__doc__:
         doc = function.func.__doc__
-    lines = (doc or "").strip().splitlines()
-    return lines[0].strip() if lines else name.replace("-", " ").replace("_", " ").capitalize()
+    words = " ".join((doc or "").strip().partition("\n\n")[0].split())
+    return words or name.replace("-", " ").replace("_", " ").capitalize()
 
 
 def svg(figure: Figure | str) -> str:

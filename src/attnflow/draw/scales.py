@@ -55,14 +55,14 @@ def plain_log_ticks(axis: Any) -> None:
 
     axis.set_major_locator(LogLocator(numticks=7))
     axis.set_minor_locator(Between())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: _power(value)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: in_powers(value)))
     axis.set_minor_formatter(FuncFormatter(between))
 
 
-def _power(value: float) -> str:
+def in_powers(value: float) -> str:
     """`0.01`, `100`, `10⁻⁵`: plain text, since mathematics in SVG needs fonts of its own."""
     if value <= 0:
-        return ""
+        return "0" if value == 0 else ""
     exponent = math.log10(value)
     if not math.isclose(exponent, round(exponent), abs_tol=1e-9) or -3 <= exponent <= 4:
         return f"{value:.3g}" if exponent < 3 else f"{value:,.0f}".replace(",", "\u202f")

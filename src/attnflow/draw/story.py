@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
-from attnflow.draw.bands import TIME, numbered, timeline
+from attnflow.draw.bands import numbered, timeline
+from attnflow.draw.clock import TIME
 from attnflow.draw.curves import curve
 from attnflow.draw.style import BANDS, SMALL, legend, new, styled
 
@@ -101,12 +102,12 @@ def _bands(
     t = trajectory["time"].values
     begun: dict[int, list[Stage]] = {}
     for stage in stages:
-        if t[0] < stage.time < t[-1]:
+        if t[0] <= stage.time < t[-1]:
             begun.setdefault(int(np.abs(bounds - stage.time).argmin()), []).append(stage)
     kinds = list(dict.fromkeys(each[-1].name for each in begun.values()))
     colours = {k: BANDS[kinds.index(each[-1].name) % len(BANDS)] for k, each in begun.items()}
     for axes in (top, low):
-        for k in range(1, len(bounds) - 1):
+        for k in colours:
             axes.axvspan(k, k + 1, color=colours[k], lw=0, zorder=0)
         axes.set_xlim(0, len(bounds) - 1)
         axes.set_xticks(range(len(bounds)))

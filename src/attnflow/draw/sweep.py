@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnflow.draw.scales import log_scale, log_y
-from attnflow.draw.style import BANDS, COLOURS, legend, new, styled, title
+from attnflow.draw.style import BANDS, COLOURS, GREY, legend, new, styled, title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,7 +25,7 @@ UNITS = {
     "speed": "weights per time",
     "prominence": "decades",
 }
-"""By the last word of a number's name."""
+"""By a word of a number's name, the last one first."""
 
 
 @styled
@@ -35,11 +35,13 @@ def against_parameter(
     parameter: str,
     given: Sequence[Any],
     fit: tuple[str, Any] | None = None,
+    predicted: Any = None,
 ) -> Figure:
     """A point per run, their means, and a fitted line.
 
     `given` are the parameter's values, one per run. `fit` is a form (linear, log-x, log-y or
-    log-log: where the fit is a straight line) and its `slope`, `error` (or None) and `intercept`.
+    log-log: where the fit is a straight line) and its `slope`, `error` (or None) and `intercept`;
+    `predicted` is the line of the same form through what closed forms say.
     """
     figure, axes = new(width=4.2, height=3.5)
     numeric = all(isinstance(v, int | float) and not isinstance(v, bool) for v in given)
@@ -52,7 +54,9 @@ def against_parameter(
     means = np.array([y[x == value].mean() for value in at])
     axes.plot(at, means, "D", ms=5, color=COLOURS[0], label="mean" if several else "run")
     if fit is not None and numeric:
-        _line(axes, at, *fit)
+        if predicted is not None:
+            _line(axes, at, fit[0], predicted, "predicted, slope", GREY, ":")
+        _line(axes, at, *fit, f"{fit[0]} fit, slope", COLOURS[1], "--")
     if not numeric:
         axes.set_xticks(range(len(levels)), [str(v) for v in levels])
     axes.set_xlabel(f"{parameter} (config value)")
@@ -74,16 +78,45 @@ def over_seeds(name: str, values: Sequence[float], seeds: Sequence[int]) -> Figu
 
 
 def _named(figure: Figure, axes: Axes, name: str) -> Figure:
-    if axes.get_yscale() == "linear":
-        axes.ticklabel_format(axis="y", useOffset=False)
+    _told_apart(axes)
     word = name.split(".")[-1].replace("_", " ")
-    axes.set_ylabel(f"{word} ({UNITS.get(word.split(' ')[-1], 'as in the summary')})")
+    words = (*reversed(word.split(" ")), *(part.rstrip("s") for part in name.split(".")[:-1]))
+    axes.set_ylabel(f"{word} ({next((UNITS[w] for w in words if w in UNITS), 'number')})")
     title(figure, name)
     legend(figure, axes)
     return figure
 
 
-def _line(axes: Axes, at: np.ndarray, form: str, fit: Any) -> None:
+def _told_apart(axes: Axes) -> None:
+    """Ticks that differ, however little a number varies, with as many digits as that takes."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+
+    low, high = axes.get_ylim()
+    if axes.get_yscale() == "log":
+        if low <= 0 or high / low > 10:
+            return
+        axes.yaxis.set_minor_locator(NullLocator())
+    locator = MaxNLocator(5)
+    at = np.asarray(locator.tick_values(low, high))
+    step = float(np.diff(at).min()) if len(at) > 1 else 1.0
+    largest = float(np.abs(at).max()) or 1.0
+    plain = 1e-4 <= largest < 1e6
+    kind = "f" if plain else "e"
+    enough = (d for d in range(13) if all(_exact(v, f".{d}{kind}", step) for v in at))
+    form = f".{next(enough, 13)}{kind}"
+    axes.yaxis.set_major_locator(locator)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: format(v, form)))
+    axes.set_ylim(low, high)
+
+
+def _exact(value: float, form: str, step: float) -> bool:
+    """Whether a tick is written as what it is, to a hundredth of the distance of two."""
+    return abs(float(format(value, form)) - value) < 0.01 * step
+
+
+def _line(
+    axes: Axes, at: np.ndarray, form: str, fit: Any, name: str, colour: str, line: str
+) -> None:
     """The fit in the form in which it is a straight line; the axes take that form's scales."""
     log_at, log_values = form in ("log-x", "log-log"), form in ("log-y", "log-log")
     if log_at:
@@ -91,7 +124,7 @@ def _line(axes: Axes, at: np.ndarray, form: str, fit: Any) -> None:
     x = (np.geomspace if log_at else np.linspace)(float(at.min()), float(at.max()), 50)
     y = fit.intercept + fit.slope * (np.log(x) if log_at else x)
     error = "" if fit.error is None else f" ± {fit.error:.2g}"
-    words = f"{form} fit, slope {fit.slope:.4g}{error}"
-    axes.plot(x, np.exp(y) if log_values else y, color=COLOURS[1], ls="--", lw=1.4, label=words)
+    words = f"{name} {fit.slope:.4g}{error if line == '--' else ''}"
+    axes.plot(x, np.exp(y) if log_values else y, color=colour, ls=line, lw=1.4, label=words)
     if log_values:
         log_y(axes)

@@ -19,7 +19,7 @@ from attnflow.expand import _kinks, _rules  # noqa: F401  (they fill the table o
 from attnflow.expand._taylor import Stack, Taylor, UnknownPrimitive, primitives
 from attnflow.flows.flow import System
 from attnflow.flows.layout import Layout, Params, Vector
-from attnflow.flows.users import UNTRACEABLE
+from attnflow.flows.users import UNTRACEABLE, flow_or_sentence
 
 Curve = Float[np.ndarray, "order parameter"]
 
@@ -158,8 +158,7 @@ def prepared(flow: Any, theta: Params, order: int, limit: int = 30) -> tuple[Swe
 
     Beyond `limit` float64 has no digits left for the coefficients of interest.
     """
-    if not callable(getattr(flow, "bind", None)):
-        raise InputError("flow", f"{shown(flow)}; a Flow, for instance Flow(loss)")
+    flow_or_sentence(flow)
     order = whole("order", order)
     if order > limit:
         raise InputError("order", f"{order}; a whole number from 1 to {limit}")

@@ -14,7 +14,7 @@ from attnflow._errors import InputError, named_arguments, shown
 from attnflow._precision import float64
 from attnflow.flows.gates import Gates, guard_rate
 from attnflow.flows.layout import Layout, Params, Shares, Vector
-from attnflow.flows.users import callable_or_sentence, shape_of
+from attnflow.flows.users import callable_or_sentence, named_functions, shape_of
 
 Scalar = Callable[..., Any]
 
@@ -88,7 +88,8 @@ class Flow:
             if not (isinstance(rate, int | float | np.number) and np.isfinite(rate) and rate >= 0):
                 raise InputError(f"rates.{block}", f"{rate!r}; a rate is finite and at least 0")
         self.name, self.host, self.scale = name, host, scale
-        self.rates, self.conserved = dict(rates or {}), dict(conserved or {})
+        self.rates = dict(rates or {})
+        self.conserved = named_functions("conserved", conserved)
         self.gates = None if gates is None else Gates(gates, gate_names)
         self._loss, self._velocity, self._speed = loss, velocity, speed
         self._bound: dict[Any, System] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import linecache
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,25 @@ def callable_or_sentence(field: str, given: Any) -> None:
     """Refuse what is neither None nor a function."""
     if given is not None and not callable(given):
         raise InputError(field, f"{shown(given)}; a function of the parameters")
+
+
+def flow_or_sentence(given: Any) -> None:
+    """Refuse what is no flow; a loss alone is the usual slip."""
+    if not callable(getattr(given, "bind", None)):
+        hint = "write Flow(loss)" if callable(given) else "a Flow, for instance Flow(loss)"
+        raise InputError("flow", f"{shown(given)}; {hint}")
+
+
+def named_functions(field: str, given: Any) -> dict[str, Callable[..., Any]]:
+    """Functions by name as they were given; refused where there are no names or no functions."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        example = f"{field}={{'balance': lambda theta: ...}}"
+        raise InputError(field, f"{shown(given)}; names with functions, {example}")
+    for name, function in given.items():
+        callable_or_sentence(f"{field}.{name}", function)
+    return dict(given)
 
 
 def shape_of(field: str, function: Callable[..., Any], state: Any, layout: Any = None) -> Any:

@@ -15,6 +15,7 @@ from attnflow._precision import float64
 from attnflow._tables import html_table
 from attnflow.flows.flow import FlowLike, System
 from attnflow.flows.layout import Params, Vector
+from attnflow.flows.users import flow_or_sentence
 
 DENSE = 1000
 """States up to this size are decomposed densely."""
@@ -107,6 +108,7 @@ def spectrum(
     >>> spectrum(flow, {"x": np.zeros(2)}).rates
     array([ 2., -1.])
     """
+    flow_or_sentence(flow)
     system = flow.bind(theta)
     y = system.layout.flatten(theta)
     system.check(y)

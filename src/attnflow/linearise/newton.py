@@ -23,6 +23,7 @@ from attnflow._precision import float64
 from attnflow._tables import html_table
 from attnflow.flows.flow import FlowLike, System
 from attnflow.flows.layout import Params, Vector
+from attnflow.flows.users import flow_or_sentence
 from attnflow.linearise.leaf import Equations
 from attnflow.linearise.modes import DENSE, Spectrum, spectrum
 
@@ -106,6 +107,7 @@ def critical_point(
     A search that does not converge is a status: `converged` is False and `sentence` says how far
     it came.
     """
+    flow_or_sentence(flow)
     for name, value in (("tolerance", tolerance), ("within", within)):
         if value is not None and not value > 0:
             raise InputError(name, f"{value}; a positive number")

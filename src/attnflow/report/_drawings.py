@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from attnflow.draw import caption, svg_text, told
+from attnflow.draw import caption, in_steps, svg_text, told
 from attnflow.report._saddles import saddles_over_loss
+from attnflow.studies.config import step_length
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,9 +34,12 @@ def figures(run: Run, drawn: Mapping[str, Figure | str] | None = None) -> dict[s
     the saddles where a ledger has some."""
     drawn = dict(run.figures if drawn is None else drawn)
     if "story" not in drawn and "loss" in run.trajectory and run.trajectory.sizes["time"] > 1:
-        drawn = {"story": told(run.trajectory, run.stages, story(run)), **drawn}
+        with in_steps(step_length(run.config)):
+            drawn = {"story": told(run.trajectory, run.stages, story(run)), **drawn}
     if run.saddles and "saddles" not in drawn:
-        drawn["saddles"] = saddles_over_loss(run.trajectory, run.stages, run.saddles)
+        drawn["saddles"] = saddles_over_loss(
+            run.trajectory, run.stages, run.saddles, story(run).loss
+        )
     return drawn
 
 

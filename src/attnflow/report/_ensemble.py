@@ -9,7 +9,14 @@ from urllib.parse import quote
 from attnflow import draw
 from attnflow.report._drawings import Drawing, drawing
 from attnflow.report._render import render
-from attnflow.report._scalars import Scalar, main_scalars, scalars
+from attnflow.report._scalars import (
+    Scalar,
+    finding,
+    main_scalars,
+    main_slopes,
+    prediction_of,
+    scalars,
+)
 from attnflow.report._words import Table, number
 
 if TYPE_CHECKING:
@@ -34,6 +41,7 @@ def ensemble_page(ensemble: Ensemble) -> str:
         sentence=ensemble.sentence,
         status=ensemble.status,
         good=ok == len(ensemble.results),
+        finding=finding(ensemble),
         facts=_facts(ensemble),
         command=ensemble.command or f"attnflow run {ensemble.study}",
         figures=_drawings(ensemble, main),
@@ -74,10 +82,17 @@ def _figure(ensemble: Ensemble, scalar: Scalar) -> Figure:
     if ensemble.parameter is None:
         seeds = [cell.index if cell.seed is None else cell.seed for cell in cells]
         return draw.over_seeds(scalar.name, values, seeds)
-    slope = next((s for s in ensemble.slopes if s.name == scalar.name), None)
-    fit = None if slope is None or slope.best is None else (slope.best, slope.fits[slope.best])
+    found = {slope.name: (slope.best, fit, told) for slope, fit, told in main_slopes(ensemble)}
+    form, fit, predicted = found.get(scalar.name, (None, None, None))
     given = [cell.value for cell in cells]
-    return draw.against_parameter(scalar.name, values, ensemble.parameter, given, fit)
+    return draw.against_parameter(
+        scalar.name,
+        values,
+        ensemble.parameter,
+        given,
+        None if form is None else (form, fit),
+        predicted,
+    )
 
 
 def _cell(result: CellResult) -> dict[str, Any]:
@@ -112,17 +127,29 @@ def _spreads(ensemble: Ensemble, labels: dict[str, str]) -> Table | None:
 def _slopes(ensemble: Ensemble, labels: dict[str, str]) -> list[dict[str, Any]]:
     """A row per scalar and form; the first of a scalar's rows says its name."""
     rows = []
+    known = {s.name: s for s in ensemble.slopes}
     for s in ensemble.slopes:
         if s.name not in labels:
             continue
+        told = known.get(prediction_of(s.name, known) or "")
         for i, (form, fit) in enumerate(s.fits.items()):
+            predicted = None if told is None else told.fits.get(form)
             rows.append(
                 {
                     "name": labels[s.name] if i == 0 else "",
                     "span": len(s.fits),
                     "form": form,
                     "best": form == s.best,
-                    "values": [number(v, 5) for v in (fit.slope, fit.error, fit.intercept, fit.r2)],
+                    "values": [
+                        number(v, 5)
+                        for v in (
+                            fit.slope,
+                            fit.error,
+                            None if predicted is None else predicted.slope,
+                            fit.intercept,
+                            fit.r2,
+                        )
+                    ],
                     "n": fit.n,
                 }
             )

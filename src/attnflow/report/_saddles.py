@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _HEAD = {
     "number": "plateau",
     "kind": "kind",
-    "loss": "loss (nats)",
+    "loss": "loss",
     "enter": "enters at t",
     "leave": "leaves at t",
     "leave_predicted": "leave predicted",
@@ -42,18 +42,21 @@ _NUMBERS = [
 ]
 
 
-def saddle_table(saddles: SaddleTable | None) -> Table | None:
+def saddle_table(saddles: SaddleTable | None, loss: str = "loss") -> Table | None:
     """One row per plateau: the critical point behind it and how the flow left."""
     rows = [] if saddles is None else saddles.records()
     cells = [[_cell(key, row) for key in _HEAD] for row in rows]
     caption = (
         "Where the flow waited, refined on the leaf of the conserved quantities (0: its start)"
     )
-    return Table(caption, list(_HEAD.values()), cells, frozenset(_NUMBERS)) if rows else None
+    head = list({**_HEAD, "loss": loss}.values())
+    return Table(caption, head, cells, frozenset(_NUMBERS)) if rows else None
 
 
 @draw.styled
-def saddles_over_loss(data: xr.Dataset, stages: Sequence[Stage], saddles: SaddleTable) -> Figure:
+def saddles_over_loss(
+    data: xr.Dataset, stages: Sequence[Stage], saddles: SaddleTable, loss: str = "loss"
+) -> Figure:
     """Each saddle at its loss from entry to exit; an open triangle is the predicted exit, a cross
     one that is off by more than a factor of two."""
     figure, axes = draw.new()
@@ -88,7 +91,7 @@ def saddles_over_loss(data: xr.Dataset, stages: Sequence[Stage], saddles: Saddle
                 ls="none",
                 label="_",
             )
-    axes.set_ylabel("loss (nats)")
+    axes.set_ylabel(loss)
     draw.title(figure, "Saddles, and the rates at which the flow leaves them")
     draw.legend(figure, axes)
     return figure

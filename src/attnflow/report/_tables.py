@@ -41,24 +41,30 @@ def stages(run: Run) -> Table | None:
     return Table("Stages in order of time", head, rows, frozenset({1, 2, 4})) if rows else None
 
 
-def plateaus(run: Run) -> Table | None:
-    """Where the flow waited."""
+def plateaus(run: Run, loss: str = "loss") -> Table | None:
+    """Where the run waited, in steps where it took some; `loss` names the loss with its unit."""
+
+    def when(time: float) -> str:
+        step = run.step_of(time)
+        return f"{time:.5g}" if step is None else f"{step:,}"
+
     rows = [
         (
             f"{p.loss:.6g}",
-            f"{p.time:.5g}",
-            f"{p.enter:.5g}",
-            "still waiting" if p.open else f"{p.leave:.5g}",
+            when(p.time),
+            when(p.enter),
+            "still waiting" if p.open else when(p.leave),
             f"{p.speed:.3g}",
             f"{p.prominence:.2f}",
         )
         for p in run.plateaus
     ]
+    unit = "t" if run.step_of(0.0) is None else "step"
     head = (
-        "loss (nats)",
-        "slowest at t",
-        "enters at t",
-        "leaves at t",
+        loss,
+        f"slowest at {unit}",
+        f"enters at {unit}",
+        f"leaves at {unit}",
         "speed there",
         "prominence (decades)",
     )

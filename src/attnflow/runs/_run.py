@@ -15,6 +15,7 @@ from attnflow._errors import InputError
 from attnflow._files import unworded
 from attnflow.runs import _folder, _journal, _lock, _manifest, _show, _trajectory
 from attnflow.runs._list import state
+from attnflow.studies.config import step_length
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -123,8 +124,8 @@ class Run:
 
     def step_of(self, time: float) -> int | None:
         """The optimiser's step at a time of the run; None for a flow, which takes none."""
-        rate = self.config.get("rate")
-        return round(time / rate) if rate and self.config.get("mode", "flow") != "flow" else None
+        rate = step_length(self.config)
+        return None if rate is None else round(time / rate)
 
     @cached_property
     def stages(self) -> list[Stage]:
@@ -218,7 +219,10 @@ class Run:
     def draw(self, name: str, lost: list[str]) -> Figure | None:
         """One of the study's figures; None where it fails, with a sentence added to `lost`."""
         try:
-            return self.built.figures()[name](self.trajectory, self.stages)
+            from attnflow.draw import in_steps
+
+            with in_steps(step_length(self.config)):
+                return self.built.figures()[name](self.trajectory, self.stages)
         except Exception as error:
             lost.append(f"the figure {name} was not drawn: {studies.told(error)}")
             return None

@@ -44,6 +44,21 @@ def unused(config: Any, why: str, *names: str) -> None:
             raise InputError(f.name, f"{shown(value)} would be ignored: {why}; leave it out")
 
 
+STEPPING = ("gd", "sgd", "adam", "steps")
+"""Modes whose rows are steps of an optimiser; all others solve a flow."""
+
+
+def step_length(config: Mapping[str, Any]) -> float | None:
+    """The time of one step of an optimiser (its rate); None where a flow is solved.
+
+    A config without a mode trains by an optimiser if it has a rate.
+    """
+    mode, rate = config.get("mode"), config.get("rate")
+    if mode is not None and mode not in STEPPING:
+        return None
+    return 1.0 if mode == "steps" else rate or None
+
+
 def build(kind: type[C], values: Mapping[str, Any]) -> C:
     """A checked config from values of the right types, or of text as on the command line."""
     import pydantic

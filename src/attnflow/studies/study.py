@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from attnflow._errors import InputError, nearest
 from attnflow.flows import opinion
+from attnflow.studies.config import as_dict, step_length
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -64,8 +65,6 @@ class Study(abc.ABC):
     title: ClassVar[str] = ""
     Config: ClassVar[type]
     paper: ClassVar[Paper | None] = None
-    flows: ClassVar[tuple[str, ...]] = ("flow",)
-    """The modes that solve a flow: their stages have times, those of an optimiser steps."""
 
     def __init__(self, config: Any):
         self.config = config
@@ -300,7 +299,7 @@ def stages_of(study: Study, trajectory: xr.Dataset) -> list[Stage]:
     import numpy as np
 
     found = study.stages(trajectory) if trajectory.sizes["time"] > 1 else []
-    if getattr(study.config, "mode", "flow") in study.flows or "step" not in trajectory.coords:
+    if step_length(as_dict(study.config)) is None or "step" not in trajectory.coords:
         return found
     t, steps = trajectory["time"].values, trajectory["step"].values
     return [dataclasses.replace(s, step=round(np.interp(s.time, t, steps))) for s in found]

@@ -261,7 +261,9 @@ def _orbits(task: MixtureClassification) -> MixturePopulation:
     for parts in _splits(distractors if most >= task.length else 0, K - 1, (distractors, 0)):
         if len(rows) == most or most < task.length:
             raise InputError(
-                "length", f"{task.length}; it has more than {most:,} orbits, a shorter one has less"
+                "length",
+                f"{task.length}; samples of this length have more orbits than the {most:,} that "
+                "are listed at most; shorter ones have fewer",
             )
         ways = math.perm(K - 1, len(parts)) // math.prod(
             math.factorial(n) for n in Counter(parts).values()

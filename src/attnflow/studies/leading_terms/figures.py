@@ -84,7 +84,7 @@ def weights(data: xr.Dataset, stages: list[Stage], study: LeadingTerms) -> Figur
         axes.set_xlabel(f"closed form of {name} (1)")
         axes.ticklabel_format(style="sci", scilimits=(-2, 2))
     grid[0].set_ylabel("learned (1)")
-    draw.title(figure, f"Entry by entry at t = {data['time'].values[-1]:.4g}")
+    draw.title(figure, f"Entry by entry at {draw.moment(data['time'].values[-1])}")
     return figure
 
 

@@ -8,10 +8,10 @@ paper = Paper(
     "two-mixture",
     citation=Citation(
         key="twomixture2025",
-        authors=("Anonymous",),
+        authors=("Hongru Yang", "Zhangyang Wang", "Jason D. Lee", "Yingbin Liang"),
         title="Transformers Provably Learn Two-Mixture of Linear Classification via Gradient Flow",
         year=2025,
-        venue="anonymous submission to ICLR",
+        venue="ICLR",
     ),
     snippets=Path(__file__).parent / "snippets",
     notation={

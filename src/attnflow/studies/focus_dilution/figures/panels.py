@@ -97,7 +97,7 @@ def _maps(data: xr.Dataset, stages: list[Stage], name: str, title: str) -> Figur
     for axes, (words, time) in zip(panels, moments, strict=False):
         weights = data[name].sel(time=time, method="nearest").values
         image = draw.heat(axes, weights, numbers=tokens <= shared.NUMBERED)
-        axes.set_title(f"{words}\nt = {time:.4g}", fontsize=8.5)
+        axes.set_title(f"{words}\n{draw.moment(time)}", fontsize=8.5)
     for axes in panels[len(moments) :]:
         axes.remove()
     for i in range(len(moments)):

@@ -92,7 +92,7 @@ def timeline(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> Fig
     found = shared.predicted(study)
     pairs = paired(data, stages, found, study)
     figure, axes = draw.new(height=1.6 + 0.38 * max(len(pairs), 3))
-    axes.set_xlabel(draw.TIME)
+    axes.set_xlabel(draw.time_name())
     axes.set_ylabel("event (cycle 1)")
     draw.title(figure, "Predicted and measured times")
     if not pairs:
@@ -115,6 +115,7 @@ def timeline(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> Fig
     )
     draw.log_scale(axes, "x")
     axes.set_xlim(0.75 * min(*expected, *measured), 1.4 * max(*expected, *measured))
+    draw.time_ticks(axes)
     for row, guess, seen in zip(rows, expected, measured, strict=True):
         axes.annotate(
             f"{round(guess / seen - 1, 3) + 0.0:+.1%}",

@@ -66,9 +66,9 @@ def condensation(data: xr.Dataset, stages: list[Stage], study: FocusDilution) ->
         kind = "tokens" if name == "W0" else "neurons"
         axes.set_ylabel(f"{name}\n({len(kept)}{few} {kind})")
         axes.spines[:].set_visible(False)
-    named = [f"{words}\nt = {time:.4g}" for words, time in moments]
+    named = [f"{words}\n{draw.moment(time)}" for words, time in moments]
     grid[-1].set_xticks([1.12 * k + 0.5 for k in range(len(named))], named)
-    grid[-1].set_xlabel("stage that begins (flow time)")
+    grid[-1].set_xlabel("stage that begins (its time)")
     figure.colorbar(image, ax=list(grid), label="cosine of two rows (−1 to 1)", shrink=0.6)
     draw.title(figure, "Condensation: rows of a matrix become parallel")
     return figure

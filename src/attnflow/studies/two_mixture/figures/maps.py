@@ -36,7 +36,7 @@ def attention_maps(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> 
             if row == 1:
                 axes.set_xlabel("key (token)")
     figure.colorbar(image, ax=grid.ravel().tolist(), label="attention (probability)", shrink=0.8)
-    draw.title(figure, f"Attention at t = {float(data['time'].values[-1]):.4g}")
+    draw.title(figure, f"Attention at {draw.moment(data['time'].values[-1])}")
     return figure
 
 
@@ -58,5 +58,5 @@ def score_map(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> Figur
         axes.spines[:].set_visible(False)
     grid[0].set_ylabel("key (signal)")
     figure.colorbar(image, ax=grid.tolist(), label="score (1)", shrink=0.8)
-    draw.title(figure, f"Scores at t = {float(data['time'].values[-1]):.4g}")
+    draw.title(figure, f"Scores at {draw.moment(data['time'].values[-1])}")
     return figure

@@ -71,7 +71,7 @@ def all_scores(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> Figu
     for axes, (key, query) in zip(grid.ravel(), ("cc", "cv", "vc", "vv"), strict=True):
         draw.timeline(axes, t, stages, names=False, label=False)
         if key == "v":
-            axes.set_xlabel("flow time t (steps × rate)")
+            axes.set_xlabel(draw.time_name())
         for i in range(K):
             for j in range(K):
                 values = S.sel(key=f"{key}{i + 1}", query=f"{query}{j + 1}").values
