@@ -268,7 +268,7 @@ def balanced_point(study, right: bool):
 
 
 @paper.claim("ours: focus ends at a finite eta", regime=resolved)
-@against("the point of twice the eta", equal, rtol=1e-5)
+@against("the point of twice the eta", equal, rtol=1e-8)
 def focus_ends(study, right: bool):
     r"""From the unigram point the two-group flow stops on the family $r_1 = r_2 = 0$ at a finite
     $\eta$."""
