@@ -55,13 +55,17 @@ def symmetric_state(
     if not (np.all(k > 0) and np.all(np.asarray(scale) > 0)):
         raise InputError("sharpness", f"{shown(np.ravel(k).tolist())}; sharpness and scale are > 0")
 
+    def attended(a: Any) -> tuple[Any, Any]:
+        return rank_one.sigmoid(h + a * k), rank_one.sigmoid(h + (a - 1) * k)
+
     gap = L1 - L2  # a is between these bounds, as both attentions are shares
     low, high = 1 - (L1 + np.abs(L2)) / gap, 1 + np.maximum(L2, 0) / gap
     for _ in range(halvings):  # one equation in many cells at once; falls over the bracket
         a = (low + high) / 2
-        x1, x2 = rank_one.sigmoid(h + a * k), rank_one.sigmoid(h + (a - 1) * k)
+        x1, x2 = attended(a)
         above = L2 * (a - 1 + x1) > L1 * (a - 1 + x2)
         low, high = np.where(above, a, low), np.where(above, high, a)
+    a, (x1, x2) = low, attended(low)
     B = gap / ((x1 - x2) * scale)
     root, d = np.sqrt(k) / scale, system.tokens
     parts = [scale * a, scale * (a - 1), B * (d - 1) / d, -B / d, root, root]

@@ -212,12 +212,19 @@ SPEED = ((0, 0.0), (10, -2.0), (12, -2.0), (20, -1.0), (30, -3.0), (40, -0.5), (
 def drawn_plateaus(study, right: bool):
     """A plateau is a least speed that stands out by 0.15 decades on both sides, in the middle of
     what is equally slow; it is entered and left half as many decades above it as it stands out on
-    its lower side; where the loss no longer falls there is none."""
+    its lower side; where the loss no longer falls there is none, but for one that it ends on."""
     told = [
         (11, 7.5, 16, 1.0, 1e-2, 0.89),
         (30, 23.75, 35, 2.5, 1e-3, 0.7),
         (50, 50 - 1.5 / 0.35, 60 + 20 * 1.45 / 2.95, 3.0, 1e-4, 0.5),
+        (200, 100, 200, 3.0, 1e-3, 0.1),
+        (100, 90, 100, 5.0, 1e-6, 0.1),
     ]
     speed, loss = (10.0 if right else 9.0) ** curve(*SPEED), curve((0, 1.0), (90, 0.1))
-    found = plateaus(T, speed, loss)
+    slows, cut = curve((0, 0.0), (200, -3.0)), T <= 100
+    found = [
+        *plateaus(T, speed, loss, end=True),
+        *plateaus(T, 10**slows, loss, end=True),
+        *plateaus(T[cut], speed[cut], loss[cut], end=True)[3:],
+    ]
     return told, [(p.time, p.enter, p.leave, p.prominence, p.speed, p.loss) for p in found]
