@@ -135,7 +135,7 @@ def _new_directions(s: Signals, after: float) -> list[Stage]:
         share, later = s.embedding[:, cycle] / s.embedding[:, 0], s.t >= after
         # It must have grown: a large start has all directions at once.
         least = np.minimum.accumulate(np.where(later, share, np.inf))
-        ratio = np.where(later, share / np.maximum(DIRECTION, GROWN * least), 0.0)
+        ratio = share / np.maximum(DIRECTION, GROWN * least)
         words = f"singular value {cycle + 1} of W0 passes a tenth of the first"
         stage = _gated("new direction", cycle, s.t, ratio, words, after)
         if stage is None:
