@@ -132,14 +132,14 @@ def named(name: str, *found: list[Stage]) -> list[bool]:
 def drawn_split(study, right: bool):
     """Two equally frequent tokens part where their norms differ by a tenth of the larger, if they
     were within a twentieth since it condensed and while W0 has rank one; others do not."""
-    first, equal_ = 1.0 if right else 0.94, (0.6, 0.2, 0.2)
+    first, equal_ = 0.96 if right else 0.94, (0.6, 0.2, 0.2)
     apart: dict[str, Knots] = {"n1": ((100, 1.0), (140, 1.2)), "n2": ((0, first),)}
     early = {"n1": ((10, first), (15, first + 0.07), (140, 1.2)), "n2": ((0, first),)}
     others = marked({**apart, "s1": BUSY["s1"]}, equal_), marked(early, equal_), marked(apart)
     split = marked(apart, equal_)
     times = [s.time for s in split if s.name == "in-manifold split"]
     found = named("in-manifold split", split, *others)
-    return found == [True, False, False, False] and abs(times[0] - 100 - 200 / 9) < 0.1
+    return found == [True, False, False, False] and abs(times[0] - 100 - 40 / 3) < 0.1
 
 
 @paper.claim("ours: what is not marked in a drawn run")
