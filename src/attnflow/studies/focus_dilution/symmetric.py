@@ -250,8 +250,7 @@ def _saddle(chain: MarkovChain, slow: np.ndarray, pace: Pace) -> tuple[Saddle, n
     gap = abs(float(rank_one.loss(z, chain)) - float(rank_one.loss(slow, chain)))
     critical = speed < pace.zero and gap < pace.near * (chain.unigram_entropy - chain.floor)
     z = z if critical else slow
-    J = rank_one.jacobian(z, chain)
-    values, vectors = np.linalg.eigh((J + J.T) / 2)
+    values, vectors = np.linalg.eigh(rank_one.jacobian(z, chain))
     off = float(np.linalg.norm(rank_one.readout_gradient(z, chain), 2))
     within, off = (x if x > pace.zero else 0.0 for x in (float(values[-1]), off))
     if _two_groups(chain) and np.ptp(z[1 : chain.tokens]) < pace.zero:
@@ -322,8 +321,8 @@ def _equal_tokens(chain: MarkovChain) -> np.ndarray:
     """Group numbers: tokens that a two-term chain does not tell apart share one."""
     if chain.lam is None:
         return np.arange(chain.tokens)
-    return np.unique(np.round(chain.pi, 12), return_inverse=True)[1]
+    return np.unique(chain.pi, return_inverse=True)[1]
 
 
 def _two_groups(chain: MarkovChain) -> bool:
-    return chain.lam is not None and bool(np.ptp(chain.pi[1:]) < 1e-12)
+    return chain.lam is not None and bool(np.ptp(_equal_tokens(chain)[1:]) == 0)

@@ -39,6 +39,8 @@ class Reach:
     """Laws of up to so many tokens: the propagator has (2d + 2)^2 numbers."""
     steps: int = 10_000
     """Where nothing is learned for long (lam next to 0) it has no end."""
+    uniform: float = 1e-12
+    """A law whose entries differ by less has no unstable mode."""
     constants: float = 30.0
     """Time, in time constants of both modes times log 1/a0."""
     unit: float = 1e-3
@@ -73,7 +75,7 @@ def predict(chain: MarkovChain, dim: int, scale: float, reach: Reach = REACH) ->
 
     For a law without an unstable mode (uniform) there is none: the times are empty.
     """
-    if np.ptp(chain.pi) < 1e-12:
+    if np.ptp(chain.pi) < reach.uniform:
         return Timeline({}, {}, [], float("nan"), sentence="a uniform law does not condense")
     mu0, c = theory.escape_rate(chain), theory.focus_rate(chain)
     rates = {"condensation": mu0, "focus": c, "settling": theory.slowest_contraction(chain)}

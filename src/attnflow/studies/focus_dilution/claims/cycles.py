@@ -17,6 +17,7 @@ from attnflow.claims import (
     compared,
     equal,
     every,
+    fact,
     fit_line,
     identity,
     not_reproduced,
@@ -271,20 +272,29 @@ def propagator(study, seed: int, right: bool):
 
 
 @paper.claim("ours: where the rank-one flow waits", part="constant", setting="m = 8 and m = 16")
-@against("of the other law", equal, rtol=2e-3, each=True)
-def waits_of_the_rank_one_flow(study, right: bool):
+def waits_of_the_rank_one_flow(study) -> Measurement:
     """The saddles that the rank-one flow visits after the origin, from the law alone, are where
     the flow of all weights waits before its new direction: three of them with two equally frequent
-    tokens, which part at the second, and two with the law of Section 4.1."""
+    tokens, which part at the second, and two with the law of Section 4.1. That of Appendix E slows
+    down where no critical point is."""
+    equal_, one, other = (symmetric.visited_saddles(c)[1:] for c in (EQUAL, LAWS["4.1"], LAWS["E"]))
     runs = flowed("equal", **{**LONG, "until": 700.0}), flowed("4.1")
     seen = [[w.loss for w in plateaus(r.t, r.speed, r.loss)] for r in runs]
-    told = [symmetric.visited_saddles(c)[1:] for c in (EQUAL, LAWS["4.1" if right else "E"])]
-    modes = [[s.mode == "split within rank one" for s in visited] for visited in told]
-    parts = [[False, True, False], [False, False]]
-    return [
-        [*(s.loss for s in told[0]), *(s.loss for s in told[1]), *np.concatenate(modes)],
-        [*seen[0], *seen[1][:2], *np.concatenate(parts)],
-    ]
+
+    def levels(right: bool):
+        told = *equal_, *(one if right else other)
+        return [s.loss for s in told], [*seen[0], *seen[1][:2]]
+
+    def words(right: bool) -> bool:
+        names = ["unigram", "two-group optimum", "rank-one optimum"], ["unigram", "rank-one saddle"]
+        found = [[s.name for s in each] for each in (equal_, one if right else other, other)]
+        parts = [s.mode for s in equal_] == ["attention", "split within rank one", "new direction"]
+        return parts and found == [*names, ["unigram", "rank-one passage"]]
+
+    return every(
+        levels=compared(equal, "of the other law", levels, rtol=2e-3, each=True),
+        words=compared(fact, "of the other law", words),
+    )
 
 
 @experiment("ours: the ends of a plateau", setting="law of 4.1, m = 8")

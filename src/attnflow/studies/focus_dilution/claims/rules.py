@@ -196,6 +196,7 @@ def words_of_the_stages(study, right: bool):
         " its gate, 0.80 of it",
         ("short", "retraction"): "of its norm the embedding of token 1 loses 16%; short of its"
         " gate, 0.80 of it",
+        ("short", "new direction"): "singular value 2 of W0 passes a tenth of the first",
         ("late", "retraction"): "of its norm the embedding of token 1 loses 15%; short of its"
         " gate, 0.75 of it",
     }
