@@ -243,16 +243,22 @@ def start_of_the_timeline(study) -> Measurement:
 def state_of_the_start(study, right: bool):
     r"""It starts with $a_0 = \varepsilon E|\chi_m|/\sqrt2$ along $\pi/|\pi|$, $v/|v|$ and both
     $\lambda$, and with a ripple of alternating signs and size $\varepsilon$ beside it; the next
-    singular value of $W_0$ is then $\varepsilon E|\chi_{m-1}|$."""
-    chain, m, eps = LAWS["E"], 4, 1e-3
-    rows = timeline.predict(chain, m, eps).trajectory
-    assert rows is not None
+    singular value of $W_0$ is then $\varepsilon E|\chi_{m-1}|$, less what the ripple sees of the
+    unstable mode where there are only two tokens."""
+    m, eps = 4, 1e-3
     length = lambda n: np.sqrt(2) * gamma((n + 1) / 2) / gamma(n / 2)  # noqa: E731
-    a0, q, v = eps * length(m) / np.sqrt(2), chain.pi / np.linalg.norm(chain.pi), chain.pi - 1 / 4
-    beside = np.linalg.qr(np.stack([q, [1, -1, 1, -1]], axis=1))[0][:, 1]
-    g = a0 * q + (eps if right else 0) * beside * np.sign(beside[0])
-    told = [*g, *(a0 * v / np.linalg.norm(v)), a0, a0, np.linalg.norm(g), eps * length(m - 1)]
-    return told, [*rows["z"].values[0], *rows["singular_W0"].values[0]]
+    a0 = eps * length(m) / np.sqrt(2)
+    pair, told, found = np.sqrt(1 - eps**2 / (a0**2 + eps**2) / 2), [], []
+    for chain, share in ((LAWS["E"], 1.0), (MarkovChain((0.75, 0.25), 0.8), pair)):
+        d, q, v = chain.tokens, chain.pi / np.linalg.norm(chain.pi), chain.pi - 1 / chain.tokens
+        beside = np.linalg.qr(np.stack([q, (-1.0) ** np.arange(d)], axis=1))[0][:, 1]
+        g = a0 * q + (eps if right else 0) * beside * np.sign(beside[0])
+        told += [*g, *(a0 * v / np.linalg.norm(v)), a0, a0, np.linalg.norm(g)]
+        told += [eps * length(m - 1) * share]
+        rows = timeline.predict(chain, m, eps).trajectory
+        assert rows is not None
+        found += [*rows["z"].values[0], *rows["singular_W0"].values[0]]
+    return told, found
 
 
 @paper.claim("ours: the propagator of the timeline")
