@@ -182,7 +182,11 @@ class Pace:
     entry: float = 0.01
     """lambda_Q with which the unigram point is left, over the rate at which it grows."""
     rest: float = 1e-3
-    """At rest: a speed that is smaller than at the entry by this factor."""
+    """At rest: a speed that is smaller than at the entry by this factor,"""
+    noise: float = 1e-12
+    """or smaller than this, the error of the solve."""
+    learned: float = 1e-3
+    """Share of what is above the floor by which the loss falls before a slow point counts."""
     longest: float = 1000.0
     """The time it is followed for, in time constants of the saddle before."""
     slower: float = 0.05
@@ -227,9 +231,9 @@ def visited_saddles(chain: MarkovChain, pace: Pace = STANDARD) -> tuple[Saddle, 
     entry = pace.entry * c
     z[-2:] = abs(entry), entry
     z[:d] *= np.sqrt(1 + 2 * entry**2 / (z[:d] @ z[:d]))  # on the leaf of small starts
-    rest = pace.rest * float(np.linalg.norm(rank_one.velocity(z, chain)))
+    rest = max(pace.rest * float(np.linalg.norm(rank_one.velocity(z, chain))), pace.noise)
     for _ in range(d):
-        slow = _follow(chain, z, groups, pace.longest / found[-1].rate, rest, pace.slower)
+        slow = _follow(chain, z, groups, pace.longest / found[-1].rate, rest, pace)
         if slow is None:
             break
         saddle, unstable = _saddle(chain, slow, pace)
@@ -265,12 +269,7 @@ def _saddle(chain: MarkovChain, slow: np.ndarray, pace: Pace) -> tuple[Saddle, n
 
 
 def _follow(
-    chain: MarkovChain,
-    z: np.ndarray,
-    groups: np.ndarray,
-    longest: float,
-    rest: float,
-    slower: float,
+    chain: MarkovChain, z: np.ndarray, groups: np.ndarray, longest: float, rest: float, pace: Pace
 ) -> np.ndarray | None:
     """The first slow point of the rank-one flow from z, or where it comes to rest.
 
@@ -281,17 +280,25 @@ def _follow(
     n = len(first)
     read = np.concatenate([first, d + first, [2 * d, 2 * d + 1]])
     lifted = np.concatenate([groups, n + groups, [2 * n, 2 * n + 1]])
-    moved = lambda y: rank_one.velocity(y[..., lifted], chain)  # noqa: E731
-    flow = rank_one.vector_flow(lambda y: moved(y)[..., read], "equal tokens")
-    still = Mark(lambda theta: (moved(theta["z"]) ** 2).sum(), rest**2, -1)
-    rows = rank_one.solve(
-        flow, z[read], longest, rtol=1e-9, atol=1e-12, stops={"rest": still}
-    ).trajectory
-    path = rows["z"].values[:, lifted]
-    speed = np.linalg.norm(rank_one.velocity(path, chain), axis=1)
+    moved = lambda y: rank_one.velocity(y[..., lifted], chain)[..., read]  # noqa: E731
+    flow = rank_one.vector_flow(moved, "equal tokens")
+    above = float(rank_one.loss(z, chain))
+    enough = above - pace.learned * (above - chain.floor)
+
+    def awake(theta: Any) -> Any:
+        """Above 0 until something was learned, and while it moves."""
+        x = theta["z"][lifted]
+        speed = (rank_one.velocity(x, chain) ** 2).sum()
+        return rank_one.namespace(x).maximum(speed - rest**2, rank_one.loss(x, chain) - enough)
+
+    stops = {"rest": Mark(awake, direction=-1)}
+    rows = rank_one.solve(flow, z[read], longest, rtol=1e-9, atol=pace.noise, stops=stops)
+    path, t = rows.trajectory["z"].values[:, lifted], rows.trajectory["time"].values
     loss = rank_one.loss(path, chain)
-    waits = plateaus(rows["time"].values, speed, loss, prominence=slower, end=True)
-    return path[np.searchsorted(rows["time"].values, waits[0].time)] if waits else None
+    path, t, loss = (x[loss < enough] for x in (path, t, loss))
+    speed = np.linalg.norm(rank_one.velocity(path, chain), axis=1)
+    waits = plateaus(t, speed, loss, prominence=pace.slower, end=True)
+    return path[np.searchsorted(t, waits[0].time)] if waits else None
 
 
 def _critical(chain: MarkovChain, z: np.ndarray, pace: Pace) -> tuple[np.ndarray, float]:
