@@ -8,7 +8,7 @@ Split `theta = theta0 + K x + R y` into kernel and range of J0: the range equati
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,12 +23,6 @@ from attnflow.flows.layout import Layout, Params, Vector
 
 Evaluation = tuple[np.ndarray, np.ndarray]
 """The velocity [n] and its Jacobian [n, n + 1] in (theta, p)."""
-
-KERNEL = 1e-9
-"""Eigenvalues below this, relative to the largest (or to 1), belong to the kernel."""
-
-ROUNDING = 64 * np.finfo(float).eps
-"""Newton has converged when the range equation is at rounding, in units of the largest rate."""
 
 
 @dataclass(frozen=True)
@@ -81,28 +75,40 @@ class LyapunovSchmidt:
         return self.layout.flatten(self.theta0) + self.kernel @ x + self.range @ y
 
     @float64
-    def solve(self, x: Any, p: float, *, max_iterations: int = 50) -> RangeSolution:
+    def solve(
+        self,
+        x: Any,
+        p: float,
+        *,
+        max_iterations: int = 50,
+        damping: Sequence[float] = (1.0, 0.5, 0.25, 0.0625, 0.0078125),
+        rounding: float = 64.0,
+    ) -> RangeSolution:
         """Solve the range equation for y by damped Newton, from the first-order guess.
 
-        A search that fails is a value: `converged` is False and `sentence` says how far it came.
+        It has converged within `rounding` units of what the equation can be computed to; of the
+        steps by `damping` the first is taken that comes nearer. A search that fails is a value:
+        `converged` is False and `sentence` says how far it came.
         """
         x, p = self._coordinates(x), _parameter(p)
         with np.errstate(all="ignore"):  # far away it may overflow; the residual says so
-            return self._newton(x, p, max_iterations)
+            return self._newton(x, p, max_iterations, damping, rounding)
 
-    def _newton(self, x: np.ndarray, p: float, most: int) -> RangeSolution:
+    def _newton(
+        self, x: np.ndarray, p: float, most: int, damping: Sequence[float], rounding: float
+    ) -> RangeSolution:
         R, y = self.range, (p - self.p0) * self.first_order
         velocity, jacobian = self.evaluate(self.at(x, y), p)
         residual, iterations = float(np.linalg.norm(R.T @ velocity)), 0
         scale = float(np.abs(self.rates).max(initial=1.0))
-        goal = ROUNDING * scale * max(1.0, float(np.linalg.norm(self.at(x, y))))
-        while iterations < most and np.isfinite(residual) and residual > goal / 64:
+        unit = np.finfo(float).eps * scale * max(1.0, float(np.linalg.norm(self.at(x, y))))
+        while iterations < most and np.isfinite(residual) and residual > unit:
             block = R.T @ jacobian[:, :-1] @ R
             if not np.isfinite(block).all():
                 break
             step = np.linalg.lstsq(block, -(R.T @ velocity), rcond=None)[0]
-            for damping in (1.0, 0.5, 0.25, 0.0625, 0.0078125):
-                trial = y + damping * step
+            for share in damping:
+                trial = y + share * step
                 new_velocity, new_jacobian = self.evaluate(self.at(x, trial), p)
                 new = float(np.linalg.norm(R.T @ new_velocity))
                 if np.isfinite(new) and new < residual:
@@ -111,7 +117,7 @@ class LyapunovSchmidt:
                 break
             y, residual, velocity, jacobian = trial, new, new_velocity, new_jacobian
             iterations += 1
-        converged = bool(np.isfinite(residual) and residual <= goal)
+        converged = bool(np.isfinite(residual) and residual <= rounding * unit)
         words = f"range equation solved to {residual:.1e} in {iterations} steps"
         if not converged:
             words = f"stopped at {residual:.1e} after {iterations} steps: no solution near (x, p)"
@@ -177,7 +183,7 @@ def lyapunov_schmidt(
     kernel: Float[np.ndarray, "state kernel"] | None = None,
     range: Float[np.ndarray, "state range"] | None = None,
     host: bool = False,
-    tolerance: float = KERNEL,
+    tolerance: float = 1e-9,
 ) -> LyapunovSchmidt:
     """Reduce `family(theta, p)` at the critical point `at` of parameter `p`.
 
@@ -188,7 +194,7 @@ def lyapunov_schmidt(
     kernel, range
         Bases of your own, orthonormal, in the columns; by default eigenvectors of J0.
     tolerance
-        Eigenvalues below it, relative to the largest, count as zero.
+        Eigenvalues below it, relative to the largest, count as zero; so does the speed.
 
     >>> def pitchfork(th, p):
     ...     return th["x"]**4 - p * th["x"]**2 / 2 + (th["y"] - th["x"]**2)**2 / 2
@@ -221,7 +227,7 @@ def lyapunov_schmidt(
     if K.shape[1] + R.shape[1] == layout.size and np.abs(K.T @ R).max(initial=0.0) > 1e-9:
         raise InputError("range", "its columns are not orthogonal to the kernel")
     first = np.linalg.solve(R.T @ J0 @ R, -(R.T @ f1))
-    critical = speed <= 1e-9 * scale * max(1.0, float(np.linalg.norm(theta0)))
+    critical = speed <= tolerance * scale * max(1.0, float(np.linalg.norm(theta0)))
     words = "critical" if critical else f"not critical: speed {speed:.2e}"
     return LyapunovSchmidt(
         theta0=layout.numpy(theta0),

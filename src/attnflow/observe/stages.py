@@ -112,9 +112,8 @@ def _peaks(x: Series, prominence: float) -> list[tuple[int, float, int, int]]:
     for k in 1 + np.flatnonzero(rises[:-1] & ~rises[1:]):
         i = int(first[k] + last[k]) // 2
         higher = np.flatnonzero(x > x[i])
-        split = np.searchsorted(higher, i)
-        low = higher[split - 1] + 1 if split > 0 else 0
-        high = higher[split] if split < len(higher) else len(x)
+        low = higher[higher < i].max(initial=0)
+        high = higher[higher > i].min(initial=len(x))
         left = i - int(np.argmin(x[low : i + 1][::-1]))
         right = i + int(np.argmin(x[i:high]))
         height = float(x[i] - max(x[left], x[right]))

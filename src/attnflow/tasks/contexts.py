@@ -19,9 +19,6 @@ from attnflow.tasks.markov import Law, MarkovChain
 
 FIRST = ("uniform", "stationary")
 
-MOST_ROWS = 2_000_000
-"""Most rows of a table: a longer exact law is refused, and a sample is suggested instead."""
-
 
 @final
 class Contexts:
@@ -52,21 +49,27 @@ class Contexts:
 
     @classmethod
     def of_chain(
-        cls, chain: MarkovChain, length: int, first: Literal["uniform", "stationary"] = "uniform"
+        cls,
+        chain: MarkovChain,
+        length: int,
+        first: Literal["uniform", "stationary"] = "uniform",
+        *,
+        most_rows: int = 2_000_000,
     ) -> Contexts:
         """The exact law of `length` tokens of a chain and the token after them.
 
         The first token is uniform as in Def. 2.1, or stationary. States (last token, counts) are
-        carried forward one token at a time and merged; nothing is sampled.
+        carried forward one token at a time and merged; nothing is sampled. A law of more than
+        `most_rows` contexts is refused: it would not fit, and a sample is as good.
         """
         d, length = chain.tokens, whole("length", length)
         _check_first(first)
-        expected = d * comb(length + d - 2, d - 1)
-        if expected > MOST_ROWS:
+        expected = table_rows(length, d)
+        if expected > most_rows:
             raise InputError(
                 "length",
                 f"{length} tokens of {d} kinds make {expected:,} contexts; at most "
-                f"{MOST_ROWS:,}: take a shorter length, fewer tokens, or a sample",
+                f"{most_rows:,}: take a shorter length, fewer tokens, or a sample",
             )
         radix = radix_of(length, d)
         last = np.arange(d)
@@ -159,6 +162,11 @@ class Contexts:
 def _check_first(first: str) -> None:
     if first not in FIRST:
         raise InputError("first", f"{first!r}; {nearest(first, FIRST)}")
+
+
+def table_rows(length: int, tokens: int) -> int:
+    """How many contexts there are: a last token, and how often each occurs beside it."""
+    return tokens * comb(length + tokens - 2, tokens - 1)
 
 
 def radix_of(length: int, tokens: int) -> np.ndarray:

@@ -110,10 +110,14 @@ class LimitModel:
         ln(P_21/mean P_2j)`, `beta^T 1 = 0`. The scaling (gamma s, beta/s) is free and fixed by
         `|gamma|^2 - |beta|^2 = gap`: 0 in Prop. D.1, 2 eta for a flow from a small start.
         """
-        regime = self.regime
-        if regime:
-            raise InputError("pi1", regime)
         d, top, low = self.tokens, *self.log_odds
+        if not top > 0 > low:
+            first = self.transition()[:, 0]
+            raise InputError(
+                "pi1",
+                f"{self.pi1:g} with lam = {self.lam:g}: the point needs P_11 = {first[0]:.4g} > "
+                f"1/{d} > (1 - lam) pi1 = {first[1]:.4g}",
+            )
         size, share = top**2 + (d - 1) * low**2, (d - 1) / d
         # |gamma|^2 = size/s and |beta|^2 = share s with s = (beta_1 - beta_low)^2.
         s = 2 * size / (gap + math.sqrt(gap**2 + 4 * share * size))
@@ -129,18 +133,6 @@ class LimitModel:
         P, d = self.transition(), self.tokens
         rows = P[0], P[1:].mean(axis=0)
         return tuple(float(np.log(r[0] * (d - 1) / (1 - r[0]))) for r in rows)  # type: ignore[return-value]
-
-    @property
-    def regime(self) -> str:
-        """Why the symmetric point does not exist, or '': it needs gamma_1 > 0 > gamma_low."""
-        top, low = self.log_odds
-        if top > 0 > low:
-            return ""
-        return (
-            f"{self.pi1:g} with lam = {self.lam:g}: the point needs P_11 = "
-            f"{self.lam + (1 - self.lam) * self.pi1:.4g} > 1/{self.tokens} > (1 - lam) pi1 = "
-            f"{(1 - self.lam) * self.pi1:.4g}"
-        )
 
     @cached_property
     def _open(self) -> Matrix:

@@ -26,9 +26,6 @@ from attnflow.reduce import OrbitFlow
 from attnflow.studies.focus_dilution import theory
 from attnflow.tasks.markov import MarkovChain
 
-STEP = 1e-20
-"""The complex step of a derivative: nothing is subtracted, so it is exact to rounding."""
-
 
 def rank_one_state(gamma: Any, beta: Any, query: float, key: float) -> OneLayerAttention:
     """The model of width one with embedding gamma, read-out beta, `WQ = query`, `WK = key`."""
@@ -56,15 +53,13 @@ def rank_one_lift(
 def two_group_flow(chain: MarkovChain) -> OrbitFlow:
     """The six numbers gamma_1, gamma_low, beta_1, beta_low, lambda_Q, lambda_K of Section 3.3.
 
-    The orbits of the permutations of the lower tokens, eq. (80), on the rank-one flow.
+    The orbits of the permutations of the lower tokens, eq. (80), on the rank-one flow: those of
+    one cycle through all of them.
     """
     _check_two_group(chain)
-    d = chain.tokens
-    low = np.arange(1, d)
-    cycle, swap = np.r_[0, np.roll(low, 1)], np.r_[0, low]
-    swap[1 : min(3, d)] = swap[1 : min(3, d)][::-1]
-    like = rank_one_state(np.ones(d), np.ones(d), 1.0, 1.0)
-    generators = [{"W0": {0: order}, "W1": {1: order}} for order in (cycle, swap)]
+    cycle = np.r_[0, np.roll(np.arange(1, chain.tokens), 1)]
+    like = theory.unigram_point(chain, dim=1)
+    generators = [{"W0": {0: cycle}, "W1": {1: cycle}}]
     return OrbitFlow(population_flow(chain), generators, like, name="two-group rank-one flow")
 
 
@@ -146,18 +141,15 @@ def solve(flow: Flow, z: np.ndarray, until: float, *, atol: float, **options: An
     return integrate(flow, {"z": z}, until, observe=seen, solver=how, progress=False, **options)
 
 
-def derivative(function: Callable[[np.ndarray], Any], z: np.ndarray) -> np.ndarray:
-    """`d function / d z` by complex step, `[..., output, input]` (or `[..., input]`)."""
-    n = z.shape[-1]
-    moved = np.imag(function(z[..., None, :] + 1j * STEP * np.eye(n))) / STEP
+def derivative(
+    function: Callable[[np.ndarray], Any], z: np.ndarray, *, step: float = 1e-20
+) -> np.ndarray:
+    """`d function / d z` by complex step, `[..., output, input]` (or `[..., input]`).
+
+    Nothing is subtracted, so that it is exact to rounding.
+    """
+    moved = np.imag(function(z[..., None, :] + 1j * step * np.eye(z.shape[-1]))) / step
     return np.swapaxes(moved, -1, -2) if moved.ndim > z.ndim else moved
-
-
-def along(function: Callable[[Any], Any], z: Any, way: Any) -> Any:
-    """The derivative of a function of z along a direction; by complex step in NumPy."""
-    if isinstance(z, jax.Array):
-        return jax.jvp(function, (z,), (way,))[1]
-    return np.imag(function(z + 1j * STEP * way)) / STEP
 
 
 def jacobian(z: np.ndarray, chain: MarkovChain) -> np.ndarray:

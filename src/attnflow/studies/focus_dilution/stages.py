@@ -96,7 +96,7 @@ def find(
     """
     order = np.argsort(-pi, kind="stable")
     begun = _condensed(s)
-    onward = [] if begun is None else _new_directions(s, begun.time, len(order) - 1)
+    onward = [] if begun is None else _new_directions(s, begun.time)
     starts = [] if begun is None else [begun.time, *(x.time for x in onward)]
     ends = [*starts[1:], np.inf, np.inf]
     found: list[Stage] = list(onward)
@@ -128,14 +128,14 @@ def _condensed(s: Signals) -> Stage | None:
     return _gated("condensation", 1, s.t, ratio, words)
 
 
-def _new_directions(s: Signals, after: float, most: int) -> list[Stage]:
+def _new_directions(s: Signals, after: float) -> list[Stage]:
     """The new direction of each cycle, each after the one before."""
     found: list[Stage] = []
-    for cycle in range(1, min(most, s.embedding.shape[1] - 1) + 1):
+    for cycle in range(1, s.embedding.shape[1]):
         share, later = s.embedding[:, cycle] / s.embedding[:, 0], s.t >= after
         # It must have grown: a large start has all directions at once.
         least = np.minimum.accumulate(np.where(later, share, np.inf))
-        ratio = np.where(later, share / np.maximum(DIRECTION, GROWN * least), 0.0)
+        ratio = share / np.maximum(DIRECTION, GROWN * least)
         words = f"singular value {cycle + 1} of W0 passes a tenth of the first"
         stage = _gated("new direction", cycle, s.t, ratio, words, after)
         if stage is None:
@@ -178,11 +178,9 @@ class _Cycle:
         return [stage for stage in found if stage is not None]
 
     def onset(self) -> Stage | None:
-        query, k = self.s.query, self.cycle - 1
-        if k >= query.shape[1]:
-            return None
-        top, median = query[:, k], float(np.median(query[0]))
-        below = query[:, k + 1] if k + 1 < query.shape[1] else np.zeros_like(top)
+        # Where there is no next mode, it is zero.
+        modes, median = _with_zero(self.s.query), float(np.median(self.s.query[0]))
+        top, below = modes[:, self.cycle - 1], modes[:, self.cycle]
         ratio = top / (ONSET * np.maximum(np.maximum(below, median), 1e-300))
         words = f"singular value {self.cycle} of WQ is {ONSET:g} times the start's and the next"
         return self.gated("attention onset", ratio, words)
@@ -193,8 +191,9 @@ class _Cycle:
 
     def dilution(self, onto: Series) -> Stage | None:
         highest = np.maximum.accumulate(np.where(self.inside, onto, -np.inf))
-        fall = np.where((self.s.t >= self.after) & (self.s.t <= self.beyond), highest - onto, 0.0)
-        words = f"the rarer tokens' attention to token {self.lead} falls by {fall.max():.3f}"
+        fall = highest - onto
+        most = fall[self.s.t <= self.beyond].max()
+        words = f"the rarer tokens' attention to token {self.lead} falls by {most:.3f}"
         return self.gated("dilution", fall / LOSS_OF_FOCUS, words, self.beyond)
 
     def focus(self, onto: Series, diluted: Stage | None) -> Stage | None:
@@ -241,14 +240,19 @@ def _split(s: Signals, order: np.ndarray, pi: np.ndarray, start: float) -> list[
         # Over the largest norm so far: both pass zero when they retract.
         size = np.maximum.accumulate(np.maximum(s.norms[:, a], s.norms[:, b]))
         gap = np.maximum(gap, np.abs(s.norms[:, a] - s.norms[:, b]) / size)
-    second = s.embedding[:, 1] / s.embedding[:, 0] if s.embedding.shape[1] > 1 else 0 * s.t
-    flat = (second < DIRECTION) & (s.t >= start)
+    second = _with_zero(s.embedding)[:, 1]
+    flat = (second < DIRECTION * s.embedding[:, 0]) & (s.t >= start)
     # At a small start the norms of equal tokens differ by chance: they must have met before.
     met = np.minimum.accumulate(np.where(s.t >= start, gap, np.inf)) < SPLIT / 2
     ratio = np.where(flat & met, gap / SPLIT, 0.0)
     words = "equally frequent tokens part inside rank one"
     found = _gated("in-manifold split", 1, s.t, ratio, words, start)
     return [] if found is None else [found]
+
+
+def _with_zero(modes: np.ndarray) -> np.ndarray:
+    """Singular values, and a last one that is zero."""
+    return np.pad(modes, ((0, 0), (0, 1)))
 
 
 def _gated(

@@ -15,8 +15,8 @@ import xarray as xr
 
 from attnflow._errors import InputError, positive, shown, whole
 from attnflow.claims import once
-from attnflow.flows import Mark, Solution, Status
-from attnflow.flows.probes import shared
+from attnflow.flows import Mark
+from attnflow.observe.stages import plateaus
 from attnflow.studies.focus_dilution import rank_one, theory
 from attnflow.studies.focus_dilution.rank_one import TwoGroup
 from attnflow.tasks.markov import MarkovChain
@@ -40,7 +40,9 @@ def two_group_loss(system: TwoGroup) -> float:
     )
 
 
-def symmetric_state(system: TwoGroup, sharpness: Any, scale: Any = 1.0) -> np.ndarray:
+def symmetric_state(
+    system: TwoGroup, sharpness: Any, scale: Any = 1.0, *, halvings: int = 60
+) -> np.ndarray:
     """The critical point with `eta Dgamma^2 = sharpness` and `Dgamma = scale`.
 
     With `gamma_1 = a Dgamma`, `xi_1 = sigma(h + a k)`, `xi_2 = sigma(h + (a - 1) k)`, `h` the
@@ -53,18 +55,17 @@ def symmetric_state(system: TwoGroup, sharpness: Any, scale: Any = 1.0) -> np.nd
     if not (np.all(k > 0) and np.all(np.asarray(scale) > 0)):
         raise InputError("sharpness", f"{shown(np.ravel(k).tolist())}; sharpness and scale are > 0")
 
-    def miss(a: Any) -> Any:
-        x1, x2 = rank_one.sigmoid(h + a * k), rank_one.sigmoid(h + (a - 1) * k)
-        return L2 * (a - 1 + x1) - L1 * (a - 1 + x2)
+    def attended(a: Any) -> tuple[Any, Any]:
+        return rank_one.sigmoid(h + a * k), rank_one.sigmoid(h + (a - 1) * k)
 
-    gap = L1 - L2
-    low, high = 1 - (L1 + np.abs(L2)) / gap + 0 * k, 1 + np.maximum(L2, 0) / gap + 0 * k
-    for _ in range(60):  # one equation in many cells at once; falls from + to - over the bracket
-        middle = (low + high) / 2
-        above = miss(middle) > 0
-        low, high = np.where(above, middle, low), np.where(above, high, middle)
-    a = (low + high) / 2
-    x1, x2 = rank_one.sigmoid(h + a * k), rank_one.sigmoid(h + (a - 1) * k)
+    gap = L1 - L2  # a is between these bounds, as both attentions are shares
+    low, high = 1 - (L1 + np.abs(L2)) / gap, 1 + np.maximum(L2, 0) / gap
+    for _ in range(halvings):  # one equation in many cells at once; falls over the bracket
+        a = (low + high) / 2
+        x1, x2 = attended(a)
+        above = L2 * (a - 1 + x1) > L1 * (a - 1 + x2)
+        low, high = np.where(above, a, low), np.where(above, high, a)
+    a, (x1, x2) = low, attended(low)
     B = gap / ((x1 - x2) * scale)
     root, d = np.sqrt(k) / scale, system.tokens
     parts = [scale * a, scale * (a - 1), B * (d - 1) / d, -B / d, root, root]
@@ -174,15 +175,40 @@ class Saddle:
     """False for a slow passage that has no critical point nearby, as one at eta = infinity."""
 
 
-ENTRY = 1e-3
-"""lambda_Q with which the unigram point is left, at most; smaller where it is left slowly."""
+@dataclass(frozen=True)
+class Pace:
+    """How the rank-one flow is followed from one saddle to the next."""
 
-FALLEN = 1e-3
-"""Share of what is left above the floor by which the loss must fall before a slow point counts."""
+    entry: float = 0.01
+    """lambda_Q with which the unigram point is left, over the rate at which it grows."""
+    rest: float = 1e-3
+    """At rest: a speed that is smaller than at the entry by this factor,"""
+    noise: float = 1e-12
+    """or smaller than this, the error of the solve."""
+    learned: float = 1e-3
+    """Share of what is above the floor by which the loss falls before a slow point counts."""
+    longest: float = 1000.0
+    """The time it is followed for, in time constants of the saddle before."""
+    slower: float = 0.05
+    """Decades by which a slow point is slower than what comes before and after it."""
+    unseen: float = 1e-6
+    """A flow this near to the saddle along its unstable modes does not see them: a symmetry."""
+    kick: float = 1e-4
+    """How far it is then put along them."""
+    zero: float = 1e-10
+    """A rate or a difference below it is none."""
+    steps: int = 30
+    """Newton's steps towards a critical point."""
+    near: float = 1e-2
+    """A critical point belongs to a slow point if their losses differ by less than this share of
+    what the unigram leaves to learn."""
+
+
+STANDARD = Pace()
 
 
 @once
-def visited_saddles(chain: MarkovChain) -> tuple[Saddle, ...]:
+def visited_saddles(chain: MarkovChain, pace: Pace = STANDARD) -> tuple[Saddle, ...]:
     """Origin, unigram point and what the rank-one flow meets after it, from the chain alone.
 
     The last one is left through a new direction, at the largest singular value of dL/dM, or
@@ -194,115 +220,93 @@ def visited_saddles(chain: MarkovChain) -> tuple[Saddle, ...]:
             "origin", float(np.log(d)), theory.escape_rate(chain), "embedding and read-out", zero
         )
     ]
-    if not found[0].rate > 1e-12:
+    if not found[0].rate > pace.zero:
         return tuple(found)
     c = theory.focus_rate(chain)
     z = rank_one.vector(theory.unigram_point(chain, 1))
     found.append(Saddle("unigram", chain.unigram_entropy, abs(c), "attention", z.copy()))
-    if not abs(c) > 1e-12:
+    if not abs(c) > pace.zero:
         return tuple(found)
     groups = _equal_tokens(chain)
-    entry = min(ENTRY, abs(c) / 100)
-    z[-2:] = entry, np.copysign(entry, c)
-    z[:d] *= np.sqrt(1 + 2 * entry**2 / (z[:d] @ z[:d]))
+    entry = pace.entry * c
+    z[-2:] = abs(entry), entry
+    z[:d] *= np.sqrt(1 + 2 * entry**2 / (z[:d] @ z[:d]))  # on the leaf of small starts
+    rest = max(pace.rest * float(np.linalg.norm(rank_one.velocity(z, chain))), pace.noise)
     for _ in range(d):
-        longest = 1e4 + 100 / found[-1].rate
-        slow = _follow(chain, z, groups, rest=1e-3 * entry * abs(c), longest=longest)
+        slow = _follow(chain, z, groups, pace.longest / found[-1].rate, rest, pace)
         if slow is None:
             break
-        saddle, unstable = _saddle(chain, slow)
+        saddle, unstable = _saddle(chain, slow, pace)
         found.append(saddle)
         if saddle.mode != "split within rank one":
             break
-        towards = unstable @ (unstable.T @ (slow - saddle.z))
         z = slow
-        if np.linalg.norm(towards) < 1e-6:  # a symmetry keeps the flow from seeing this mode
+        if np.linalg.norm(unstable.T @ (slow - saddle.z)) < pace.unseen:
             groups = np.arange(d)
-            generic = np.concatenate([np.linspace(1, 2, d), np.zeros(d + 2)])
-            kick = unstable @ (unstable.T @ generic)
-            z = slow + 1e-4 * kick / np.linalg.norm(kick)
+            kick = unstable @ (unstable[:d].T @ groups)
+            z = slow + pace.kick * kick / np.linalg.norm(kick)
     return tuple(found)
 
 
-def _saddle(chain: MarkovChain, slow: np.ndarray) -> tuple[Saddle, np.ndarray]:
+def _saddle(chain: MarkovChain, slow: np.ndarray, pace: Pace) -> tuple[Saddle, np.ndarray]:
     """The saddle at or near a slow point, with its unstable directions within rank one."""
-    z, speed = _critical(chain, slow)
+    z, speed = _critical(chain, slow, pace)
     gap = abs(float(rank_one.loss(z, chain)) - float(rank_one.loss(slow, chain)))
-    critical = speed < 1e-11 and gap < 1e-2 * (chain.unigram_entropy - chain.floor)
+    critical = speed < pace.zero and gap < pace.near * (chain.unigram_entropy - chain.floor)
     z = z if critical else slow
-    J = rank_one.jacobian(z, chain)
-    values, vectors = np.linalg.eigh((J + J.T) / 2)
-    within = float(values[-1]) if values[-1] > 1e-10 else 0.0
+    values, vectors = np.linalg.eigh(rank_one.jacobian(z, chain))
     off = float(np.linalg.norm(rank_one.readout_gradient(z, chain), 2))
-    off = off if off > 1e-10 else 0.0
-    low = z[1 : chain.tokens]
-    if _two_groups(chain) and np.ptp(low) < 1e-9:
+    within, off = (x if x > pace.zero else 0.0 for x in (float(values[-1]), off))
+    if _two_groups(chain) and np.ptp(z[1 : chain.tokens]) < pace.zero:
         name = "two-group optimum"
+    elif critical:
+        name = "rank-one saddle" if within else "rank-one optimum"
     else:
-        name = (
-            "rank-one passage"
-            if not critical
-            else ("rank-one saddle" if within else "rank-one optimum")
-        )
+        name = "rank-one passage"
     mode = "split within rank one" if within > off else "new direction" if off else "none"
-    saddle = Saddle(name, float(rank_one.loss(z, chain)), max(within, off), mode, z, bool(critical))
-    return saddle, vectors[:, values > (1 - 1e-6) * values[-1]]
+    saddle = Saddle(name, float(rank_one.loss(z, chain)), max(within, off), mode, z, critical)
+    return saddle, vectors[:, values > values[-1] - pace.zero]
 
 
 def _follow(
-    chain: MarkovChain, z: np.ndarray, groups: np.ndarray, *, rest: float, longest: float
+    chain: MarkovChain, z: np.ndarray, groups: np.ndarray, longest: float, rest: float, pace: Pace
 ) -> np.ndarray | None:
-    """The first slow point of the rank-one flow from z: at rest, or where it is slowest.
+    """The first slow point of the rank-one flow from z, or where it comes to rest.
 
-    Tokens of one group are kept equal, so that rounding cannot break a symmetry. Where it is
-    still slowing down at the end it is returned as it is; None where it never left.
+    Tokens of one group are kept equal, so that rounding cannot break a symmetry. None where
+    it neither slows down nor comes to rest.
     """
     d, (_, first) = chain.tokens, np.unique(groups, return_index=True)
     n = len(first)
     read = np.concatenate([first, d + first, [2 * d, 2 * d + 1]])
     lifted = np.concatenate([groups, n + groups, [2 * n, 2 * n + 1]])
-    moved = lambda x: rank_one.velocity(x, chain)  # noqa: E731
-    flow = rank_one.vector_flow(lambda y: moved(y[..., lifted])[..., read], "equal tokens")
+    moved = lambda y: rank_one.velocity(y[..., lifted], chain)[..., read]  # noqa: E731
+    flow = rank_one.vector_flow(moved, "equal tokens")
     above = float(rank_one.loss(z, chain))
-    enough, atol = above - FALLEN * (above - chain.floor), 1e-12
+    enough = above - pace.learned * (above - chain.floor)
 
-    @shared
-    def look(theta: Any) -> tuple[Any, Any, Any]:
-        """The loss that is still to fall, the speed, and how fast it grows (in squares)."""
+    def awake(theta: Any) -> Any:
+        """Above 0 until something was learned, and while it moves."""
         x = theta["z"][lifted]
-        v = moved(x)
-        left = rank_one.loss(x, chain) - enough
-        return left, (v**2).sum(), (v * rank_one.along(moved, x, v)).sum()
+        speed = (rank_one.velocity(x, chain) ** 2).sum()
+        return rank_one.namespace(x).maximum(speed - rest**2, rank_one.loss(x, chain) - enough)
 
-    def over(theta: Any) -> Any:
-        left, _, growth = look(theta)
-        return rank_one.namespace(left).where(left < 0, growth, 1.0)
-
-    def resting(theta: Any) -> Any:
-        left, speed, _ = look(theta)
-        still = max(rest, atol)  # below it a speed is the error of the solve
-        return rank_one.namespace(left).maximum(speed - still**2, left)
-
-    def slowest(theta: Any) -> Any:
-        _, speed, growth = look(theta)
-        return rank_one.namespace(speed).where(speed < (top / 2) ** 2, growth, -1.0)
-
-    def solve(y: np.ndarray, **stops: Mark) -> Solution:
-        return rank_one.solve(flow, y, longest, rtol=1e-9, atol=atol, stops=stops)
-
-    # First over the top, once something was learned; from there to rest, or to the least speed.
-    run = solve(z[read], over=Mark(over, direction=-1))
-    if run.status is not Status.STOPPED:
-        return None
-    top = float(run.trajectory["speed"].max())
-    run = solve(run.final["z"], rest=Mark(resting, direction=-1), least=Mark(slowest, direction=1))
-    slow = run.status is Status.STOPPED or run.trajectory["speed"].values[-1] < 1e-3 * top
-    return run.final["z"][lifted] if slow else None
+    stops = {"rest": Mark(awake, direction=-1)}
+    rows = rank_one.solve(flow, z[read], longest, rtol=1e-9, atol=pace.noise, stops=stops)
+    path, t = rows.trajectory["z"].values[:, lifted], rows.trajectory["time"].values
+    loss = rank_one.loss(path, chain)
+    path, t, loss = (x[loss < enough] for x in (path, t, loss))
+    speed = np.linalg.norm(rank_one.velocity(path, chain), axis=1)
+    waits = plateaus(t, speed, loss, prominence=pace.slower, end=True)
+    return path[np.searchsorted(t, waits[0].time)] if waits else None
 
 
-def _critical(chain: MarkovChain, z: np.ndarray) -> tuple[np.ndarray, float]:
-    """The critical point on the leaf of z, and its residual: Levenberg-Marquardt, damped by it."""
-    d, n = chain.tokens, len(z)
+def _critical(chain: MarkovChain, z: np.ndarray, pace: Pace) -> tuple[np.ndarray, float]:
+    """A critical point on the leaf of z and near it, as they come in families; its residual.
+
+    Levenberg and Marquardt's method with the residual itself as damping (Yamashita, Fukushima).
+    """
+    d = chain.tokens
 
     def conserved(x: np.ndarray) -> np.ndarray:
         balance = (x[..., :d] ** 2).sum(-1) - (x[..., d:] ** 2).sum(-1)
@@ -313,28 +317,19 @@ def _critical(chain: MarkovChain, z: np.ndarray) -> tuple[np.ndarray, float]:
     def miss(x: np.ndarray) -> np.ndarray:
         return np.concatenate([rank_one.velocity(x, chain), conserved(x) - leaf], axis=-1)
 
-    r, J, damping = miss(z), rank_one.derivative(miss, z), 1.0
-    for _ in range(150):
-        size = float(np.linalg.norm(r))
-        if size < 1e-14 or damping > 1e12:
-            break
-        ridge = np.sqrt(damping) * size * np.eye(n)
-        step = np.linalg.lstsq(np.vstack([J, ridge]), np.concatenate([r, np.zeros(n)]))[0]
-        moved = miss(z - step)
-        if np.linalg.norm(moved) < size:
-            z, r, damping = z - step, moved, max(damping / 4, 1e-6)
-            J = rank_one.derivative(miss, z)
-        else:
-            damping *= 8
-    return z, float(np.linalg.norm(r))
+    for _ in range(pace.steps):
+        r, J = miss(z), rank_one.derivative(miss, z)
+        ridge = np.linalg.norm(r) * np.eye(len(z))
+        z = z - np.linalg.lstsq(np.vstack([J, ridge]), np.append(r, 0 * z))[0]
+    return z, float(np.linalg.norm(miss(z)))
 
 
 def _equal_tokens(chain: MarkovChain) -> np.ndarray:
     """Group numbers: tokens that a two-term chain does not tell apart share one."""
     if chain.lam is None:
         return np.arange(chain.tokens)
-    return np.unique(np.round(chain.pi, 12), return_inverse=True)[1]
+    return np.unique(chain.pi, return_inverse=True)[1]
 
 
 def _two_groups(chain: MarkovChain) -> bool:
-    return chain.lam is not None and bool(np.ptp(chain.pi[1:]) < 1e-12)
+    return chain.lam is not None and bool(np.ptp(_equal_tokens(chain)[1:]) == 0)

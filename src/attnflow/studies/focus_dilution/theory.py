@@ -135,8 +135,11 @@ def context_bias(chain: MarkovChain, length: int) -> float:
     return (1 - chain.lam**length) / (length * (1 - chain.lam))
 
 
-def two_group(chain: MarkovChain) -> MarkovChain:
-    """The two-group law with the same first entry and the same weight of staying."""
+def two_group(chain: MarkovChain, *, staying: float = 0.8) -> MarkovChain:
+    """The two-group law with the same first entry and the same weight of staying.
+
+    `staying` is that of a chain that has none, as it was given by its matrix.
+    """
     d, first = chain.tokens, float(chain.pi.max())
-    lam = 0.8 if chain.lam is None else chain.lam
+    lam = staying if chain.lam is None else chain.lam
     return MarkovChain((first, *[(1 - first) / (d - 1)] * (d - 1)), lam)

@@ -27,16 +27,28 @@ from attnflow.observe.stages import Stage, plateaus
 from attnflow.studies.focus_dilution import rank_one, stages, theory
 from attnflow.tasks.markov import MarkovChain
 
-TOKENS, STEPS = 24, 10_000
-"""How far the timeline goes: the propagator has (2d + 2)^2 numbers, and where nothing is learned
-for long (lam next to 0) it has no end."""
-
 SADDLES = ("second saddle", "rank-one saddle", "rank-one minimum")
 """Where the flow waits after the origin, in their order."""
 
-UNIT = 1e-3
-"""The propagator is carried in units of this times the scale of the start: one absolute tolerance
-then serves both, 1e-9 of the scale for the state and 1e-6 for the propagator."""
+
+@dataclass(frozen=True)
+class Reach:
+    """How far the rank-one flow is followed, and in which units."""
+
+    tokens: int = 24
+    """Laws of up to so many tokens: the propagator has (2d + 2)^2 numbers."""
+    steps: int = 10_000
+    """Where nothing is learned for long (lam next to 0) it has no end."""
+    uniform: float = 1e-12
+    """A law whose entries differ by less has no unstable mode."""
+    constants: float = 30.0
+    """Time, in time constants of both modes times log 1/a0."""
+    unit: float = 1e-3
+    """The propagator is carried in units of this times the scale of the start: one absolute
+    tolerance then serves both, 1e-9 of the scale for the state and 1e-6 for the propagator."""
+
+
+REACH = Reach()
 
 
 @dataclass(frozen=True)
@@ -58,12 +70,12 @@ def typical_length(dim: int) -> float:
 
 
 @once
-def predict(chain: MarkovChain, dim: int, scale: float) -> Timeline:
+def predict(chain: MarkovChain, dim: int, scale: float, reach: Reach = REACH) -> Timeline:
     """The timeline of a start with entries N(0, scale^2) at width dim.
 
     For a law without an unstable mode (uniform) there is none: the times are empty.
     """
-    if np.ptp(chain.pi) < 1e-12:
+    if np.ptp(chain.pi) < reach.uniform:
         return Timeline({}, {}, [], float("nan"), sentence="a uniform law does not condense")
     mu0, c = theory.escape_rate(chain), theory.focus_rate(chain)
     rates = {"condensation": mu0, "focus": c, "settling": theory.slowest_contraction(chain)}
@@ -73,16 +85,16 @@ def predict(chain: MarkovChain, dim: int, scale: float) -> Timeline:
     if c <= 0 or a0 >= theory.CONDENSED:
         words = "attention does not grow" if c <= 0 else "the start is as large as what it grows to"
         return Timeline(rates, times, [], clean, sentence=words)
-    if chain.tokens > TOKENS:
-        words = f"the rank-one flow is followed for up to {TOKENS} tokens"
+    if chain.tokens > reach.tokens:
+        words = f"the rank-one flow is followed for up to {reach.tokens} tokens"
         return Timeline(rates, times, [], clean, sentence=words)
-    data, grown = _rank_one(chain, dim, scale, a0)
+    data, grown = _rank_one(chain, dim, scale, a0, reach)
     if data is None:
         return Timeline(rates, times, [], clean, sentence=grown)
     found = stages.find(stages.Signals.of(data), chain.pi)
     waits = plateaus(data["time"].values, data["speed"].values, data["loss"].values)
     first = [s for s in found if s.cycle == 1]
-    times |= {s.name: s.time for s in first if s.name != "attention onset"}
+    times |= {s.name: s.time for s in first}
     listed = [{"loss": w.loss, "time": w.time} for w in waits]
     for name, wait in zip(SADDLES, waits, strict=False):
         times[name] = wait.time
@@ -93,56 +105,66 @@ def predict(chain: MarkovChain, dim: int, scale: float) -> Timeline:
 
 
 def _rank_one(
-    chain: MarkovChain, dim: int, scale: float, a0: float
+    chain: MarkovChain, dim: int, scale: float, a0: float, reach: Reach
 ) -> tuple[xr.Dataset | None, str]:
     """The rank-one flow and its transverse propagator until a new direction counts."""
-    d, pi = chain.tokens, chain.pi
-    q, u = (x / np.linalg.norm(x) for x in (pi, pi - 1 / d))
+    d = chain.tokens
+    start = start_of(chain, scale, a0)
     # What the unstable mode leaves of a Gaussian start is of size eps in every direction.
-    mode = np.concatenate([q, u, [0, 0]]) / sqrt(2)
-    rest = np.eye(2 * d + 2) - np.outer(mode, mode)
-    size = (typical_length(dim - 1) if dim > 1 else 0.0) / UNIT  # per unit of U
+    mode = unstable_mode(chain)
+    rest = np.eye(len(mode)) - np.outer(mode, mode)
+    size = (typical_length(dim - 1) if dim > 1 else 0.0) / reach.unit  # per unit of U
 
     @shared
     def second(theta: Params) -> Any:
         """The predicted second singular value of W0."""
         xp, g = rank_one.namespace(theta["z"]), theta["z"][:d]
-        unit = g / xp.maximum(xp.linalg.norm(g), 1e-300)
+        unit = g / xp.linalg.norm(g)
         X = (theta["U"] @ rest)[:d]
         return size * xp.linalg.norm(X - unit[:, None] * (unit @ X), 2)
 
-    def leaves(theta: Params) -> Any:
-        xp, g = rank_one.namespace(theta["z"]), theta["z"][:d]
-        # Only after condensation: before it, every direction is as large as the first.
-        norm = xp.linalg.norm(g)
-        return xp.where(norm > condensed, second(theta) - 2 * stages.DIRECTION * norm, -1.0)
+    def aside(theta: Params) -> Any:
+        """Above 0 once W0 has a second direction, and at first, where it has all of them."""
+        norm = rank_one.namespace(theta["z"]).linalg.norm(theta["z"][:d])
+        return second(theta) - 2 * stages.DIRECTION * norm
 
-    condensed = 0.5 * float(np.linalg.norm(np.asarray(theory.unigram_point(chain, 1).W0)))
-    ripple = (-1.0) ** np.arange(d)
-    ripple -= q * (q @ ripple)
-    ripple *= scale / max(np.linalg.norm(ripple), 1e-300)
-    horizon = 3 * abs(np.log(a0)) / theory.escape_rate(chain)
+    constants = 1 / theory.escape_rate(chain) + 1 / theory.focus_rate(chain)
     run = integrate(
-        _propagated(chain),
-        {
-            "z": np.concatenate([a0 * q + ripple, a0 * u, [a0, a0]]),
-            "U": UNIT * scale * np.eye(2 * d + 2),
-        },
-        horizon + 30 * abs(np.log(a0)) / theory.focus_rate(chain),
+        propagated(chain),
+        {"z": start, "U": reach.unit * scale * np.eye(len(start))},
+        reach.constants * -np.log(a0) * constants,
         observe={"z": lambda theta: theta["z"], "second": second},
-        stops={"a new direction": Mark(leaves)},
+        stops={"a new direction": Mark(aside, direction=1)},
         rtol=1e-6,
         solver=Solver(atol=1e-9 * scale),
-        limits=Limits(steps=STEPS),
+        limits=Limits(steps=reach.steps),
         progress=False,
     )
     if run.status not in (Status.DONE, Status.STOPPED):
         return None, f"the rank-one flow: {run.sentence}"
     words = f"rank-one flow to t = {run.time:.4g} in {run.work['rhs']:,.0f} evaluations"
-    return _observed(chain, run.trajectory, a0), words
+    return _observed(chain, run.trajectory), words
 
 
-def _propagated(chain: MarkovChain) -> Flow:
+def unstable_mode(chain: MarkovChain) -> np.ndarray:
+    """`(q, u, 0, 0)/sqrt 2` with `q = pi/|pi|`, `u = v/|v|`: what grows at the origin."""
+    parts = chain.pi, chain.pi - 1 / chain.tokens
+    return np.concatenate([*(x / np.linalg.norm(x) for x in parts), [0, 0]]) / sqrt(2)
+
+
+def start_of(chain: MarkovChain, scale: float, a0: float) -> np.ndarray:
+    """Where the rank-one flow starts: a0 along each mode, and in the embedding a ripple of size
+    `scale` beside it, without which equally frequent tokens would stay equal."""
+    d, mode = chain.tokens, unstable_mode(chain)
+    ripple = np.resize([1.0, -1.0], d)
+    ripple -= 2 * mode[:d] * (mode[:d] @ ripple)
+    start = sqrt(2) * a0 * mode
+    start[:d] += scale * ripple / np.linalg.norm(ripple)
+    start[-2:] = a0
+    return start
+
+
+def propagated(chain: MarkovChain) -> Flow:
     """The rank-one flow `z' = J(z) z`, and `U' = J(z) U` of eq. (108) beside it.
 
     J moves x and y off the manifold, and the parts of WQ and WK that feed on them.
@@ -168,10 +190,10 @@ def _propagated(chain: MarkovChain) -> Flow:
     return Flow(velocity=velocity, host=True, name="rank one with its propagator")
 
 
-def _observed(chain: MarkovChain, rows: xr.Dataset, a0: float) -> xr.Dataset:
+def _observed(chain: MarkovChain, rows: xr.Dataset) -> xr.Dataset:
     """What the stages are read from, as a run of the full flow has it."""
     d, z, second = chain.tokens, rows["z"].values, rows["second"].values
-    gammas, q = z[:, :d], z[:, -2]
+    gammas = z[:, :d]
     sizes = np.linalg.norm(gammas, axis=1)
     # What leaves the manifold moves too, W0 and W1 alike, and lowers the loss by the square of its
     # speed: the flow is slowest before that outgrows what is left of the motion on the manifold.
@@ -187,7 +209,8 @@ def _observed(chain: MarkovChain, rows: xr.Dataset, a0: float) -> xr.Dataset:
             "effective_rank": (("time", "matrix"), np.ones((len(z), 1))),
             "stable_rank": (("time", "matrix"), 1 + (second / sizes)[:, None] ** 2),
             "singular_W0": (("time", "mode"), np.stack([sizes, second], axis=1)),
-            "singular_WQ": (("time", "query_mode"), np.stack([q, np.full_like(q, a0)], axis=1)),
+            # The start's other query modes are not followed: no onset of attention is read off.
+            "singular_WQ": (("time", "query_mode"), np.zeros((len(z), 2))),
             "attention": (("time", "query", "key"), rank_one.attention(z, chain)),
             "embedding_norm": (("time", "token"), np.abs(gammas)),
         },

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from math import gamma
 
 import numpy as np
 from scipy.integrate import quad
@@ -16,6 +17,7 @@ from attnflow.claims import (
     compared,
     equal,
     every,
+    fact,
     fit_line,
     identity,
     not_reproduced,
@@ -26,7 +28,15 @@ from attnflow.claims import (
 from attnflow.models.one_layer import CONSERVED, OneLayerAttention
 from attnflow.models.one_layer import velocity as _velocity
 from attnflow.observe.stages import plateaus
-from attnflow.studies.focus_dilution import observables, rank_one, stages, theory, timeline
+from attnflow.studies.focus_dilution import (
+    observables,
+    rank_one,
+    stages,
+    symmetric,
+    theory,
+    timeline,
+)
+from attnflow.studies.focus_dilution.claims.common import autodiff_velocity, jacobian
 from attnflow.studies.focus_dilution.claims.followed import (
     DIM,
     EQUAL,
@@ -226,6 +236,71 @@ def start_of_the_timeline(study) -> Measurement:
     start = 1e3 * theory.CONDENSED * np.exp(-theory.escape_rate(chain) * time)
     other = Control("of the embedding alone", measured=whole)
     return statistical(predicted=start, samples=sizes, seeds=range(400), control=other)
+
+
+@paper.claim("ours: the state that the timeline starts from", part="constant")
+@against("on the modes alone", equal, rtol=1e-11, each=True)
+def state_of_the_start(study, right: bool):
+    r"""It starts with $a_0 = \varepsilon E|\chi_m|/\sqrt2$ along $\pi/|\pi|$, $v/|v|$ and both
+    $\lambda$, and with a ripple of alternating signs and size $\varepsilon$ beside it; the next
+    singular value of $W_0$ is then $\varepsilon E|\chi_{m-1}|$, less what the ripple sees of the
+    unstable mode where there are only two tokens."""
+    m, eps = 4, 1e-3
+    length = lambda n: np.sqrt(2) * gamma((n + 1) / 2) / gamma(n / 2)  # noqa: E731
+    a0 = eps * length(m) / np.sqrt(2)
+    pair, told, found = np.sqrt(1 - eps**2 / (a0**2 + eps**2) / 2), [], []
+    for chain, share in ((LAWS["E"], 1.0), (MarkovChain((0.75, 0.25), 0.8), pair)):
+        d, q, v = chain.tokens, chain.pi / np.linalg.norm(chain.pi), chain.pi - 1 / chain.tokens
+        beside = np.linalg.qr(np.stack([q, (-1.0) ** np.arange(d)], axis=1))[0][:, 1]
+        g = a0 * q + (eps if right else 0) * beside * np.sign(beside[0])
+        told += [*g, *(a0 * v / np.linalg.norm(v)), a0, a0, np.linalg.norm(g)]
+        told += [eps * length(m - 1) * share]
+        rows = timeline.predict(chain, m, eps).trajectory
+        assert rows is not None
+        found += [*rows["z"].values[0], *rows["singular_W0"].values[0]]
+    return told, found
+
+
+@paper.claim("ours: the propagator of the timeline")
+@against("queries and keys exchanged", identity, over=(0, 1, 2), rtol=1e-12)
+def propagator(study, seed: int, right: bool):
+    """What leaves the rank-one manifold is carried by the Jacobian of the flow of all weights, of
+    width 2, in the directions off the manifold, and the state by the flow of width 1 (eq. 108)."""
+    chain = LAWS["E"]
+    d, e = chain.tokens, np.eye(2)[0]
+    z = 0.7 * np.random.default_rng(seed).standard_normal(2 * d + 2)
+    J = jacobian(rank_one.rank_one_lift(rank_one.state_of(z), e, e), chain)
+    ends = (4 * d + 2, 4 * d + 6) if right else (4 * d + 6, 4 * d + 2)
+    off = [*range(1, 2 * d, 2), *range(3 * d, 4 * d), *ends]  # W0 n, n W1, and n WQ a, n WK a
+    found = timeline.propagated(chain).velocity({"z": z, "U": np.eye(len(z))})
+    told = autodiff_velocity(rank_one.state_of(z), chain), J[np.ix_(off, off)]
+    return np.append(*told), np.append(found["z"], found["U"])
+
+
+@paper.claim("ours: where the rank-one flow waits", part="constant", setting="m = 8 and m = 16")
+def waits_of_the_rank_one_flow(study) -> Measurement:
+    """The saddles that the rank-one flow visits after the origin, from the law alone, are where
+    the flow of all weights waits before its new direction: three of them with two equally frequent
+    tokens, which part at the second, and two with the law of Section 4.1. That of Appendix E slows
+    down where no critical point is."""
+    equal_, one, other = (symmetric.visited_saddles(c)[1:] for c in (EQUAL, LAWS["4.1"], LAWS["E"]))
+    runs = flowed("equal", **{**LONG, "until": 700.0}), flowed("4.1")
+    seen = [[w.loss for w in plateaus(r.t, r.speed, r.loss)] for r in runs]
+
+    def levels(right: bool):
+        told = *equal_, *(one if right else other)
+        return [s.loss for s in told], [*seen[0], *seen[1][:2]]
+
+    def words(right: bool) -> bool:
+        names = ["unigram", "two-group optimum", "rank-one optimum"], ["unigram", "rank-one saddle"]
+        found = [[s.name for s in each] for each in (equal_, one if right else other, other)]
+        parts = [s.mode for s in equal_] == ["attention", "split within rank one", "new direction"]
+        return parts and found == [*names, ["unigram", "rank-one passage"]]
+
+    return every(
+        levels=compared(equal, "of the other law", levels, rtol=2e-3, each=True),
+        words=compared(fact, "of the other law", words),
+    )
 
 
 @experiment("ours: the ends of a plateau", setting="law of 4.1, m = 8")

@@ -38,12 +38,7 @@ from attnflow.studies.focus_dilution.claims.degenerate_cases import (
     vanishes,
     zero,
 )
-from attnflow.studies.focus_dilution.limit import (
-    LimitModel,
-    rank_one_weights,
-    split_weights,
-    weight_velocity,
-)
+from attnflow.studies.focus_dilution.limit import rank_one_weights, split_weights, weight_velocity
 from attnflow.tasks.markov import MarkovChain
 
 # -- the limit, and the expansion ----------------------------------------------------------------
@@ -507,7 +502,7 @@ def condition_always_true(study) -> Measurement:
         Case(p, l, 3.0)
         for p in np.linspace(0.34, 0.99, 7)
         for l in np.linspace(0.02, 0.98, 7)
-        if not LimitModel(float(p), float(l), 3.0).regime
+        if (1 - l) * p < 1 / 3 < l + (1 - l) * p  # there the point exists
     ]
     first = [c.c * (1 - c.p) * c.gl * c.Pl[1] for c in grid]
     return every(

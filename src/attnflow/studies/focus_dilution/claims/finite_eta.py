@@ -67,7 +67,7 @@ class FiniteEta:
 
     def evaluate(self, z: np.ndarray, delta: float) -> tuple[np.ndarray, np.ndarray]:
         """The flow in (gamma, beta, lambda_Q, lambda_K), and its Jacobian in it and delta."""
-        h = rank_one.STEP
+        h = 1e-20
         J = rank_one.derivative(lambda x: rank_one.velocity(x, self.law(delta)), z)
         f1 = np.imag(rank_one.velocity(z + 0j, self.law(delta + 1j * h))) / h
         return rank_one.velocity(z, self.law(delta)), np.column_stack([J, f1])

@@ -40,13 +40,12 @@ def differential_of_the_readout_gradient(study) -> Measurement:
     turns = [np.random.default_rng(seed).normal(size=M.shape) for seed in SEEDS]
 
     def moved(dM: np.ndarray, right: bool):
-        sides = (M + 1e-6 * dM, M - 1e-6 * dM)
-        up, down = (one_layer.token_gradients(m, np.zeros_like(M), study.chain)[0] for m in sides)
+        beside = M + 1e-150j * dM  # a complex step: nothing is subtracted
+        GM = one_layer.token_gradients(beside, np.zeros_like(M), study.chain)[0]
         V = variance(pi) if right else np.eye(len(pi))
-        return np.outer(pi, pi) @ dM @ V, (up - down) / 2e-6
+        return np.outer(pi, pi) @ dM @ V, np.imag(GM) / 1e-150
 
-    control, note = "without the softmax's derivative", "central differences, step 1e-6"
-    return compared(identity, control, moved, over=turns, rtol=1e-8, note=note)
+    return compared(identity, "without the softmax's derivative", moved, over=turns)
 
 
 @paper.claim(

@@ -45,7 +45,7 @@ from attnflow.studies.focus_dilution.claims.common import (
     two_term,
 )
 from attnflow.studies.focus_dilution.paper import paper
-from attnflow.tasks.contexts import Contexts
+from attnflow.tasks.contexts import Contexts, table_rows
 from attnflow.tasks.markov import MarkovChain
 
 
@@ -60,7 +60,10 @@ def the_law_is_stationary(study) -> Measurement:
         return [pi, MarkovChain.of(P).pi], [np.linalg.matrix_power(P, 2**14 if right else 1)[0]] * 2
 
     def rows(right: bool):
-        return np.ones(len(pi)), P.sum(axis=1) if right else P @ number
+        # One that sums to 1 only nearly is made to.
+        mended = MarkovChain.of(P * (1 + 5e-10)).transition
+        weight = np.ones(len(pi)) if right else number
+        return np.ones((2, len(pi))), [P @ weight, mended @ weight]
 
     return every(
         law=compared(equal, "after one step", law, rtol=1e-10),
@@ -285,7 +288,8 @@ def short_contexts(study, right: bool):
 @against("contexts of one token more", equal, rtol=1e-12)
 def contexts_by_enumeration(study, right: bool):
     """Counts and last token carry the law of a context: the loss, and that of each group of
-    sequences with one last token, are those of all sequences of four tokens one by one."""
+    sequences with one last token, are those of all sequences of four tokens one by one; there are
+    as many as one counts."""
     chain, theta = study.chain, random_points(study)[0]
     d, s, P = chain.tokens, 3, chain.transition
     totals, mass = np.zeros(d), np.zeros(d)
@@ -297,9 +301,10 @@ def contexts_by_enumeration(study, right: bool):
         mass[word[-2]] += weight
     law = Contexts.of_chain(chain, s if right else s + 1)
     groups = np.asarray(group_losses(theta, law))
-    told = [float(context_loss(theta, law)), *groups, law.bigram_entropy]
+    there = len({(w[-1], *sorted(w)) for w in itertools.product(range(d), repeat=s)})
+    told = [float(context_loss(theta, law)), *groups, law.bigram_entropy, table_rows(s, d)]
     entropy = -np.sum(mass[:, None] * P * np.log(P + (P == 0)))
-    return told, [totals.sum(), *totals / mass, entropy]
+    return told, [totals.sum(), *totals / mass, entropy, there]
 
 
 @paper.claim("Prop B.1 (i)", regime=two_term)

@@ -27,7 +27,7 @@ STARTS = (0, 1.5e-3), (0.02, 1e-3)
 QUIET: dict[str, Knots] = {
     **{name: ((0, level),) for name, level in LEVELS.items()},
     **dict.fromkeys(("q0", "q1", "q2"), STARTS),
-    "loss": ((0, 1.0), (21, 0.98), (200, 0.5)),
+    "loss": ((0, 1.0), (0.02, 0.999), (21, 0.98), (200, 0.5)),
     "stable": ((0, 2.0), (20, 1.0)),
     "s1": ((0, 0.5), (20, 0.01)),
     "s2": ((0, 0.3), (20, 0.001)),
@@ -131,34 +131,76 @@ def named(name: str, *found: list[Stage]) -> list[bool]:
 @against("tokens that have not met before", fact)
 def drawn_split(study, right: bool):
     """Two equally frequent tokens part where their norms differ by a tenth of the larger, if they
-    were within a twentieth before and while W0 has rank one; others do not."""
-    first, equal_ = 1.0 if right else 0.94, (0.6, 0.2, 0.2)
-    apart = {"n1": ((0, 1.0),), "n2": ((100, first), (140, 0.8))}
-    split, late = marked(apart, equal_), marked({**apart, "s1": BUSY["s1"]}, equal_)
+    were within a twentieth since it condensed and while W0 has rank one; others do not."""
+    first, equal_ = 0.96 if right else 0.94, (0.6, 0.2, 0.2)
+    apart: dict[str, Knots] = {"n1": ((100, 1.0), (140, 1.2)), "n2": ((0, first),)}
+    early = {"n1": ((10, first), (15, first + 0.07), (140, 1.2)), "n2": ((0, first),)}
+    others = marked({**apart, "s1": BUSY["s1"]}, equal_), marked(early, equal_), marked(apart)
+    split = marked(apart, equal_)
     times = [s.time for s in split if s.name == "in-manifold split"]
-    found = named("in-manifold split", split, late, marked(apart))
-    return found == [True, False, False] and abs(times[0] - 120) < 0.1
+    found = named("in-manifold split", split, *others)
+    return found == [True, False, False, False] and abs(times[0] - 100 - 40 / 3) < 0.1
 
 
 @paper.claim("ours: what is not marked in a drawn run")
 @against("signals that go a tenth further", fact)
 def not_marked(study, right: bool):
-    """A focus below its gain, a retraction that stays short of its gate or turns back before half
-    of it, and any stage of a run that does not wait between condensation and the end of its first
-    cycle are not marked; a focus that cannot be seen on an axis from 0 to 1 says so."""
+    """A focus below its gain (below half of it where it dilutes), a retraction that stays short of
+    its gate or turns back before half of it, and any stage of a run that does not wait between
+    condensation and the end of its first cycle are not marked; a focus that cannot be seen on an
+    axis from 0 to 1 says so."""
     more = 1.0 if right else 1.1
     weak = [marked({"a10": ((30, 0.5), (50, 0.5 + more * x))}) for x in (0.0026, 0.0028, 0.026)]
     strong = marked({"a10": ((30, 0.5), (50, 0.5 + 0.027 * more))})
+    turns = [
+        marked({"a10": ((30, 0.5), (50, 0.5 + x), (70, 0.1))}) for x in (0.00127 * more, 0.0014)
+    ]
     stays, small = ((*QUIET["n1"], (60, 1 - more * x)) for x in (0.195, 0.095))
     short = [marked({"n1": stays}), marked({"n1": (*small, (80, 1.0))})]
     wait = lambda a, b: [Plateau(0.7, (a + b) / 2, a, b, 1e-3, 1.0)]  # noqa: E731
     waited = [marked(BUSY, waits=w) for w in ([], wait(5, 20), wait(30, 40), wait(79, 90))]
     return (
-        named("focus", *weak, strong) == [False, True, True, True]
+        named("focus", *weak, strong, *turns) == [False, True, True, True, False, True]
         and ["too little" in each[-1].evidence for each in (weak[2], strong)] == [True, False]
         and named("retraction", *short) == [False, False]
         and [len(each) for each in waited] == [0, 0, 12, 0]
     )
+
+
+LATE: dict[str, Knots] = {
+    "s1": BUSY["s1"],
+    "s2": BUSY["s2"],
+    "n1": ((0, 0.5), (40, 1.0), (90, 0.85), (100, 0.9), (110, 0.5)),
+    "n2": ((0, 0.2), (95, 0.2), (96, 0.3)),
+}
+"""An embedding that begins to retract before the new direction, turns back after it, and then
+loses more; another that rises meanwhile."""
+
+
+@paper.claim("ours: what a stage says of itself")
+@against("a rank that turns back earlier", fact)
+def words_of_the_stages(study, right: bool):
+    """Its evidence says how far the lines were drawn to go: a rank, an attention, a norm and whose
+    it is, and how short of its gate a signal turns back."""
+    turned = {} if right else {"stable": ((0, 2.0), (20, 1.075), (40, 1.075), (50, 1.2))}
+    drawn = ("busy", BUSY), ("short", {**MARGIN, **turned}), ("late", LATE)
+    found = {(run, s.name): s.evidence for run, k in drawn for s in marked(k) if s.cycle == 1}
+    told = {
+        ("busy", "condensation"): "stable rank of W0 falls to 1 + 0 (gate 1 + 0.05)",
+        ("busy", "attention onset"): "singular value 1 of WQ is 3 times the start's and the next",
+        ("busy", "dilution"): "the rarer tokens' attention to token 0 falls by 0.600",
+        ("busy", "focus"): "the rarer tokens' attention to token 0 is highest, +0.300",
+        ("busy", "new direction"): "singular value 2 of W0 passes a tenth of the first",
+        ("busy", "retraction"): "of its norm the embedding of token 1 loses 40%",
+        ("short", "condensation"): "stable rank of W0 falls to 1 + 0.062 (gate 1 + 0.05); short of"
+        " its gate, 0.80 of it",
+        ("short", "retraction"): "of its norm the embedding of token 1 loses 16%; short of its"
+        " gate, 0.80 of it",
+        ("short", "new direction"): "singular value 2 of W0 passes a tenth of the first",
+        ("late", "retraction"): "of its norm the embedding of token 1 loses 15%; short of its"
+        " gate, 0.75 of it",
+    }
+    return all(found.get(stage) == words for stage, words in told.items())
 
 
 SPEED = ((0, 0.0), (10, -2.0), (12, -2.0), (20, -1.0), (30, -3.0), (40, -0.5), (50, -4.0),
@@ -171,12 +213,19 @@ SPEED = ((0, 0.0), (10, -2.0), (12, -2.0), (20, -1.0), (30, -3.0), (40, -0.5), (
 def drawn_plateaus(study, right: bool):
     """A plateau is a least speed that stands out by 0.15 decades on both sides, in the middle of
     what is equally slow; it is entered and left half as many decades above it as it stands out on
-    its lower side; where the loss no longer falls there is none."""
+    its lower side; where the loss no longer falls there is none, but for one that it ends on."""
     told = [
         (11, 7.5, 16, 1.0, 1e-2, 0.89),
         (30, 23.75, 35, 2.5, 1e-3, 0.7),
         (50, 50 - 1.5 / 0.35, 60 + 20 * 1.45 / 2.95, 3.0, 1e-4, 0.5),
+        (200, 100, 200, 3.0, 1e-3, 0.1),
+        (100, 90, 100, 5.0, 1e-6, 0.1),
     ]
     speed, loss = (10.0 if right else 9.0) ** curve(*SPEED), curve((0, 1.0), (90, 0.1))
-    found = plateaus(T, speed, loss)
+    slows, cut = curve((0, 0.0), (200, -3.0)), T <= 100
+    found = [
+        *plateaus(T, speed, loss, end=True),
+        *plateaus(T, 10**slows, loss, end=True),
+        *plateaus(T[cut], speed[cut], loss[cut], end=True)[3:],
+    ]
     return told, [(p.time, p.enter, p.leave, p.prominence, p.speed, p.loss) for p in found]

@@ -51,7 +51,7 @@ CELLS = 12
 def splitting(config: Config) -> Regime:
     """Symmetric data whose critical points are strict saddles, by the closed-form criterion."""
     found = margin(TwoGroup.of(theory.two_group(config.chain())))
-    return Regime(found > 0, f"the instability margin is {found:.4g} (> 0)")
+    return Regime(bool(found > 0), f"the instability margin is {found:.4g} (> 0)")
 
 
 @condition
@@ -71,14 +71,14 @@ def off_uniform(config: Config) -> Regime:
 breaks = several_low & splitting
 
 
-def margin(system: TwoGroup) -> float:
+def margin(system: TwoGroup):
     """The criterion of the split written out: which verdict is foreseen rests on no code of the
     study."""
     p, lam, low = system.pi1, system.lam, system.tokens - 1
     P11, P21 = lam + (1 - lam) * p, (1 - lam) * p
     L1, L2 = (np.log(low * P / (1 - P)) for P in (P11, P21))
     bracket = (p * L1**2 * (1 - P11) + (1 - p) * L2**2 * (1 - P21)) / low
-    return float(lam**2 * (1 - p) / low - P21 * (1 - P21) * bracket)
+    return lam**2 * (1 - p) / low - P21 * (1 - P21) * bracket
 
 
 @paper.claim("Prop 3.8 (existence)", regime=symmetric_data)
@@ -187,22 +187,30 @@ def neutrally_stable(study) -> Measurement:
 
 @paper.claim("ours: regime map of Prop 3.8")
 def regime_map(study) -> Measurement:
-    """The closed-form criterion has the sign of the top growth rate within rank one, law by law."""
+    """The closed-form criterion has the sign of the top growth rate within rank one, law by law,
+    and the value that it is written out to have."""
     d = max(study.chain.tokens, 3)
     system, _ = _grid(d)
     top = _top_within(system, symmetric.symmetric_state(system, *FAMILY[1]))
-    margin = symmetric.instability_margin(system.pi1, system.lam, d)
+    found = symmetric.instability_margin(system.pi1, system.lam, d)
     # The criterion with lam instead of lam^2: as easily misread, and wrong.
-    other = margin + (system.lam - system.lam**2) * (1 - system.pi1) / (d - 1)
-    unstable, clear = top > 1e-9, np.abs(margin) > 1e-7
+    other = found + (system.lam - system.lam**2) * (1 - system.pi1) / (d - 1)
+    unstable, clear = top > 1e-9, np.abs(found) > 1e-7
     agree = lambda m: bool(np.array_equal((m > 0)[clear], unstable[clear]))  # noqa: E731
-    return fact(
-        measured=agree(margin),
+    value = equal(
+        predicted=margin(system),
+        measured=found,
+        rtol=1e-12,
+        control=Control("lam for lam^2", other),
+    )
+    sign = fact(
+        measured=agree(found),
         control=Control("lam for lam^2", agree(other)),
         note=f"{unstable.mean():.1%} of {top.size} laws over 1/d < pi1 < 1, 0 < lam < 1 break at"
         f" d = {d}; growth rates from {top[unstable].min():.2g} there, below"
         f" {np.abs(top[~unstable]).max():.1g} elsewhere",
     )
+    return every(value=value, sign=sign)
 
 
 @paper.claim("ours: rate of the split of equal tokens", part="constant", regime=several_low)
@@ -268,7 +276,7 @@ def balanced_point(study, right: bool):
 
 
 @paper.claim("ours: focus ends at a finite eta", regime=resolved)
-@against("the point of twice the eta", equal, rtol=1e-5)
+@against("the point of twice the eta", equal, rtol=1e-8)
 def focus_ends(study, right: bool):
     r"""From the unigram point the two-group flow stops on the family $r_1 = r_2 = 0$ at a finite
     $\eta$."""
@@ -311,11 +319,19 @@ def _saddles(chain: MarkovChain, visited: tuple[symmetric.Saddle, ...]) -> Measu
         states = [s.z if right else s.z * 0.5 + 0.1 for s in visited]
         return [s.loss for s in visited], [float(rank_one.loss(z, chain)) for z in states]
 
+    def leaf(right: bool) -> float:
+        """What the flow conserves, and a small start has nothing of."""
+        states = [s.z if right else s.z * 0.5 + 0.1 for s in visited]
+        parts = [(*np.split(z[:-2], 2), z[-2:]) for z in states]
+        off = [(g @ g - b @ b - k @ k, k[0] ** 2 - k[1] ** 2, b.sum()) for g, b, k in parts]
+        return float(np.abs(off).max())
+
     names = " -> ".join(f"{s.name} {s.loss:.6f} ({s.rate:.4g}, {s.mode})" for s in visited)
     bars = {"rtol": 1e-6, "atol": 1e-11, "note": names}
     return every(
         critical=compared(at_most, "half way between two", speed, bound=1e-10),
         rates=compared(equal, "the fastest decay within rank one", rates, **bars),
+        leaf=compared(at_most, "half the embedding", leaf, bound=2e-7),
         losses=compared(equal, "half the embedding", losses, rtol=1e-12),
     )
 
