@@ -54,7 +54,7 @@ class Recipe:
     tied: bool = False
     init: float = 0.03
     """Standard deviation of the first weights; outputs of layers are smaller by sqrt(2 layers)."""
-    embedding: float = 0.03
+    embedding: float = 0.015
     """Standard deviation of the first embedding: the larger, the slower it turns."""
     optimiser: str = "adamw"
     rate: float = 1e-3

@@ -26,7 +26,8 @@ export async function show(place, query, { remember, live }) {
   }
   let stages = named(facts.stages);
   const cycles = [...new Set(stages.map((s) => s.cycle))];
-  const state = { scale: query.get("scale") ?? "log", cycle: Number(query.get("cycle") ?? 0) };
+  // Stages follow each other ever more slowly: on a logarithmic axis they crowd at its end.
+  const state = { scale: query.get("scale") ?? (stages.length > 2 ? "stage" : "log"), cycle: Number(query.get("cycle") ?? 0) };
   if (!SCALES.some(([k]) => k === state.scale) || (state.scale === "stage" && !stages.length)) state.scale = "log";
   if (state.scale === "steps" && !run.step) state.scale = "log";
 
