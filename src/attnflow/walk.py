@@ -135,8 +135,9 @@ def write_report(found: Run, folder: RunFolder, drawn: Any = None, pdf: bool = F
     from attnflow import draw, report
 
     drawn = report.figures(found, drawn)
+    shows = {n: getattr(f, "shows", ()) for n, f in found.built.figures().items() if n in drawn}
     parts = {
-        "figures": lambda path: draw.write_figures(drawn, path, pdf),
+        "figures": lambda path: draw.write_figures(drawn, path, pdf, shows),
         "report.html": report.page(found, drawn),
     }
     folder.store(parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -47,10 +48,16 @@ def hostile(folder: Path) -> None:
         parts = {"stages.json": [row], "claims.json": evil_ledger().records()}
         parts["report.html"] = "<script>parent.document.title='owned'</script>"
         run.store(parts, summary={EVIL: 1.0, "word": EVIL}, notes=[EVIL])
-        (folder / "figures").mkdir()
         script = "<script>document.title='owned'</script>"
         svg = f"<svg xmlns='http://www.w3.org/2000/svg'>{script}</svg>"
-        run.store({"figures": lambda path: (path / "loss.svg").write_text(svg)})
+
+        def figures(place: Path) -> None:
+            (place / "loss.svg").write_text(svg)
+            (place / "other.svg").write_text(svg)
+            named = {"loss": ["Thm 0"], "gone": ["Thm 0"], "other": ["Thm", 7, EVIL], "x": 3}
+            (place / "shows.json").write_text(json.dumps(named))
+
+        run.store({"figures": figures})
 
 
 def counted(folder: Path) -> None:

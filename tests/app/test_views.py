@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
-from attnflow.runs import open_run
+from attnflow.flows.sinks import Segment, Shape
+from attnflow.runs import DiskSink, RunFolder, new_manifest, open_run
 from conftest import EVIL
 from report.browser import Visit, _keep
 
@@ -123,6 +124,13 @@ def test_a_formula_is_typeset_and_a_claim_has_its_snippet_and_figure(chrome, ser
         assert page.locator("main math mfrac").count() >= 2
         page.locator("details.claim").first.locator("summary").click()
         page.wait_for_selector("details.claim a[href*='/api/figure']")
+        first = page.locator("details.claim").first
+        # "Thm" stands for every theorem, "Thm 0" for that one; a figure that is not there is none.
+        assert first.locator("a[href*='/api/figure']").all_inner_texts() == ["loss", "other"]
+        second = page.locator("details.claim").nth(1)
+        second.locator("summary").click()
+        second.locator("a[href*='/api/figure']").wait_for()
+        assert second.locator("a[href*='/api/figure']").all_inner_texts() == ["other"]
         page.get_by_label("Search").fill("nothing like it")
         assert "0 of 2" in page.inner_text("main")
         page.get_by_label("Search").fill("")
@@ -311,3 +319,31 @@ def test_copy_and_download_give_what_is_shown(chrome, server, folder):
         assert np.array_equal(got["attention"].values, names["run"].trajectory["attention"].values)
     finally:
         context.close()
+
+
+def test_a_run_that_is_being_written_has_stages_and_gets_more(chrome, server, folder):
+    """Written in two pieces: after the first the stages up to there are shown, then the rest."""
+    whole = open_run(folder / "flow-0")
+    data, config = whole.trajectory, dict(whole.manifest["config"])
+    cut = int(np.searchsorted(data["time"].values, 100.0))
+    columns = {"time": data["time"], **data.data_vars}
+    dims = {name: each.dims[1:] for name, each in columns.items()}
+    axes = {d: data[d].values for d in data.coords if d in data.dims and d != "time"}
+    with RunFolder.create(folder / "growing", new_manifest("focus-dilution", config)) as growing:
+        sink = DiskSink(growing)
+        sink.begin(Shape(dims, axes, {}))
+        sink.flush(Segment({n: v.values[:cut] for n, v in columns.items()}, ()))
+        with at(chrome, server, "#/run?id=growing") as seen:
+            page = seen.page
+            early = [s for s in whole.stages if s.time < 100.0]
+            assert 0 < len(early) < len(whole.stages)
+            until(page, f"document.documentElement.dataset.stages === '{len(early)}'")
+            sink.flush(Segment({n: v.values[cut:] for n, v in columns.items()}, ()))
+            until(page, f"document.documentElement.dataset.stages === '{len(whole.stages)}'")
+            page.locator(".timebar input[type=range]").focus()
+            page.keyboard.press("End")
+            until(page, f"document.documentElement.dataset.row === '{data.sizes['time'] - 1}'")
+            last = whole.stages[-1]
+            assert page.locator(f".flags [aria-label^='go to {last.name}']").count() == 1
+            assert f"loss {data['loss'].values[-1]:.3g}"[:8] in page.inner_text(".timebar output")
+            assert seen.complaints == []

@@ -377,3 +377,87 @@ def test_every_rule_has_a_verdict_and_stands_in_the_docs():
     for kind, (verdict, words) in RULES.items():
         assert verdict in ORDER
         assert f"| `{kind}` | {verdict} | {words} |" in page
+
+
+def _config(**keys):
+    def plant(folder: Path) -> None:
+        path = folder / "config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **keys}))
+
+    return plant
+
+
+def _index(change):
+    def plant(folder: Path) -> None:
+        path = folder / "model.safetensors.index.json"
+        path.write_text(change(path.read_text()))
+
+    return plant
+
+
+def _circle(folder: Path) -> None:
+    for file in folder.glob("*.safetensors"):
+        file.unlink()
+        file.symlink_to(file.name)
+
+
+def _stray(folder: Path) -> None:
+    file = min(folder.glob("*.safetensors"))
+    shutil.copy(file, folder / "model-00009-of-00009.safetensors")
+
+
+TWICE = '"weight_map": {"transformer.wte.weight": "other.safetensors", '
+ODD = {
+    "an unknown activation": (_config(activation_function="none"), "config", "refuse"),
+    "an epsilon that is no number": (_config(layer_norm_epsilon="nan"), "config", "refuse"),
+    "a negative epsilon": (_config(layer_norm_epsilon=-1.0), "config", "refuse"),
+    "a name twice in the index": (
+        _index(lambda text: text.replace('"weight_map": {', TWICE)),
+        "duplicate-key",
+        "refuse",
+    ),
+    "another step's shard by the index": (
+        _index(lambda text: text.replace("model-00002", "../step16/model-00002")),
+        "mixed",
+        "refuse",
+    ),
+    "symlinks in a circle": (_circle, "escape", "refuse"),
+    "a shard that the index does not name": (_stray, "mixed", "flag"),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_one_odd_step_is_named_and_the_rest_is_compared(tmp_path, name):
+    plant, kind, verdict = ODD[name]
+    series = made.write_series(tmp_path, "gpt2", shards=2, seed=12)
+    plant(series / "step4")
+    opened = checkpoints.open(series)
+    found = checkpoints.audit(opened)
+    assert [(s.step, s.verdict) for s in found.steps if s.verdict != "ok"] == [(4, verdict)]
+    assert {f.kind for f in found.steps[made.STEPS.index(4)].faults} == {kind}
+    measured = checkpoints.compare(opened, audited=found).trajectory["time"].values
+    assert measured.tolist() == [s for s in made.STEPS if s != 4 or verdict == "flag"]
+
+
+def test_a_step_of_another_vocabulary_is_flagged_and_left_out(tmp_path):
+    series = made.write_series(tmp_path, "gpt2", seed=12)
+    config = made.config_of("gpt2")
+    config["vocab_size"] += 3
+    tensors = made.trained(config, 12)[4]
+    shutil.rmtree(series / "step4")
+    made.write_step(series / "step4", tensors, config, "F32")
+    opened = checkpoints.open(series)
+    found = checkpoints.audit(opened)
+    assert "other-config" in {f.kind for s in found.steps if s.step == 4 for f in s.faults}
+    compared = checkpoints.compare(opened, audited=found)
+    assert compared.trajectory["time"].values.tolist() == [s for s in made.STEPS if s != 4]
+    assert any("vocabulary" in note for note in compared.notes)
+
+
+def test_a_pipe_in_the_place_of_a_plan_does_not_hold_up_the_audit(tmp_path):
+    series = made.write_series(tmp_path, "gpt2", seed=3)
+    for name in ("series.json", "training.npz"):
+        os.mkfifo(series / name)
+    opened = checkpoints.open(series)
+    assert opened.planned is None
+    assert checkpoints.compare(opened).ok

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from attnflow import studies, walk
+from attnflow import InputError, studies, walk
+from attnflow.app._ledger import names
 from attnflow.claims import Claim, Ledger, Verdict
 from attnflow.claims.evidence import check_snippet, run_snippet
 from attnflow.studies.focus_dilution.claims import common as focus_regimes
@@ -339,3 +340,21 @@ def test_every_statement_has_a_claim(study: str, label: str) -> None:
 
 def configured(study: str, **keys: Any) -> Any:
     return studies.configured(study, **keys)[1]
+
+
+@pytest.mark.parametrize("study", [n for n in studies.names() if studies.built_in(n)])
+def test_a_figure_names_claims_that_there_are(study):
+    """A label that no claim begins with is a typing error, or a claim that was renamed."""
+    try:
+        built = studies.build(*studies.configured(study, {}))
+    except InputError as error:
+        pytest.skip(f"has no default: {error}")
+    ids = [claim.id for claim in built.claims()]
+    shown = {name: getattr(f, "shows", ()) for name, f in built.figures().items()}
+    lost = [(n, label) for n, labels in shown.items() for label in labels if not _known(label, ids)]
+    assert lost == []
+    assert not ids or all(shown.values())
+
+
+def _known(label: str, ids: list[str]) -> bool:
+    return any(names(label, id) for id in ids)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attnflow.app import _shown
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
 def shown(run: Run) -> dict[str, Any]:
     """Every row of a run's ledger, in the order of the paper's sections."""
     ledger = _ledger(run)
-    figures = _shown.figures(run)
+    shows = _shown.shows(run)
     rows = [
-        _row(row, section, figures) for section, found in ledger.sections.items() for row in found
+        _row(row, section, shows) for section, found in ledger.sections.items() for row in found
     ]
     return {"headline": ledger.headline, "rows": rows}
 
@@ -45,7 +46,7 @@ def _ledger(run: Run) -> Ledger:
     return run.claims
 
 
-def _row(row: Row, section: str, figures: list[str]) -> dict[str, Any]:
+def _row(row: Row, section: str, shows: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     fix = row.correction
     told = {
         "id": row.id,
@@ -62,7 +63,7 @@ def _row(row: Row, section: str, figures: list[str]) -> dict[str, Any]:
         "surprising": row.surprising,
         "compared": [vars(each) for each in compared(row)],
         "facts": [[name, mathematics.html(words)] for name, words in facts(row)],
-        "figures": _figures(row, figures),
+        "figures": _figures(row, shows),
         "erratum": None if row.erratum is None else mathematics.plain(row.erratum.title),
     }
     if fix is not None:
@@ -72,9 +73,19 @@ def _row(row: Row, section: str, figures: list[str]) -> dict[str, Any]:
     return told
 
 
-def _figures(row: Row, there: list[str]) -> list[str]:
-    """The run's figures whose names are words of the statement, the nearest first."""
-    text = f" {row.title} {row.note}".lower()
-    shared = {name: [w for w in name.split("-") if f" {w[:-1] or w}" in text] for name in there}
-    found = [name for name, words in shared.items() if words]
-    return sorted(found, key=lambda name: len(name.split("-")) - len(shared[name]))[:3]
+def _figures(row: Row, shows: Mapping[str, Sequence[str]]) -> list[str]:
+    """The run's figures that name this claim."""
+    return [name for name, labels in shows.items() if any(names(label, row.id) for label in labels)]
+
+
+def names(label: str, id: str) -> bool:
+    """Whether a label stands for a claim: for it alone, or for a statement of which it is a part.
+
+    >>> names("Prop 3.4", "Prop 3.4 (eq 14)"), names("Prop 3.4", "Prop 3.41")
+    (True, False)
+    >>> names("Thm D.3", "Thm 3.9, Thm D.3 (fast normal)")
+    True
+    """
+    parts = (id, *id.split(", "))
+    rests = [part[len(label) :] for part in parts if label and part.startswith(label)]
+    return any(not rest or not (rest[0].isalnum() or rest[0] == ".") for rest in rests)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,7 +13,10 @@ from jaxtyping import Float
 
 from attnflow import studies
 from attnflow._errors import InputError
+from attnflow.app import _whatif
 from attnflow.app._library import Entry, Library, Missing, differences, manifest_of
+from attnflow.draw.files import SHOWS
+from attnflow.observe.stages import Stage
 from attnflow.runs import Run
 from attnflow.runs._manifest import flat
 from attnflow.studies.config import step_length
@@ -92,7 +96,7 @@ def described(id: str, run: Run) -> dict[str, Any]:
     """Everything about a run but its columns."""
     data = _trajectory(run)
     files = run.manifest["files"]
-    stages = run.stages if "stages.json" in files else []
+    stages = run.stages if "stages.json" in files else _stages_so_far(run, data)
     plateaus = [] if data is None else run.plateaus if run.finished else plateaus_of(data)
     path = run.path
     assert path is not None
@@ -128,10 +132,36 @@ def described(id: str, run: Run) -> dict[str, Any]:
     }
 
 
+def _stages_so_far(run: Run, data: xr.Dataset | None) -> list[Stage]:
+    """The stages of a run that is being written, by the rules of its study, on the rows there are.
+
+    Only of studies that are built in and read no file: to look at a folder runs nobody's code.
+    """
+    if data is None or run.finished or run.study not in _whatif.names():
+        return []
+    try:
+        return run.stages
+    except Exception:  # rows that the study does not know, or too few of them
+        return []
+
+
 def figures(run: Run) -> list[str]:
     """The names of a run's figures, as its manifest has them."""
     names = [n for n in run.manifest["files"] if n.startswith("figures/") and n.endswith(".svg")]
     return [name.removeprefix("figures/").removesuffix(".svg") for name in names]
+
+
+def shows(run: Run) -> dict[str, list[str]]:
+    """The labels of the claims that each figure shows, as they were written beside the figures."""
+    name = f"figures/{SHOWS}"
+    if run.path is None or name not in run.manifest["files"]:
+        return {}
+    try:
+        found = json.loads((run.path / name).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    there = set(figures(run)) if isinstance(found, dict) else set()
+    return {n: [str(w) for w in found[n]] for n in found if n in there and type(found[n]) is list}
 
 
 def column(run: Run, name: str, take: Sequence[int] | None = None) -> Float[np.ndarray, "..."]:

@@ -7,6 +7,7 @@ transposed tensors are taken apart where they are read.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -80,9 +81,37 @@ def layout_of(config: Config, names: Collection[str]) -> Layout:
         known = ", ".join(LAYOUTS)
         raise Damage("config", f"model_type {kind!r} is not read; {known}, or a mapping file")
     try:
-        return LAYOUTS[kind](config, names)
+        found = LAYOUTS[kind](config, names)
     except (TypeError, ValueError, AttributeError, OverflowError):
         raise Damage("config", "config.json has a setting of the wrong type") from None
+    return _sound(found)
+
+
+ACTIVATIONS = (
+    "gelu",
+    "gelu_new",
+    "gelu_pytorch_tanh",
+    "gelu_fast",
+    "quick_gelu",
+    "relu",
+    "silu",
+    "swish",
+)
+
+
+def _sound(layout: Layout) -> Layout:
+    """The layout, unless a setting that no shape shows makes its stream meaningless."""
+    if layout.activation not in ACTIVATIONS:
+        known = ", ".join(ACTIVATIONS)
+        raise Damage("config", f"config.json: activation {layout.activation[:40]!r}; {known}")
+    if not 0 < layout.eps < math.inf:
+        raise Damage("config", f"config.json: a norm's epsilon is {layout.eps}; above 0")
+    if not 0 <= layout.rotary <= layout.head:
+        words = f"{layout.rotary} rotated coordinates of a head of {layout.head}"
+        raise Damage("config", f"config.json: {words}")
+    if not 0 < layout.base < math.inf:
+        raise Damage("config", f"config.json: the base of the rotary angles is {layout.base}")
+    return layout
 
 
 def _gpt_neox(config: Config, names: Collection[str]) -> Layout:

@@ -24,7 +24,7 @@ RULES: Mapping[str, tuple[str, str]] = {
     "unreadable": ("refuse", "every file can be read"),
     "truncated": ("refuse", "a file holds all the bytes that its header speaks of"),
     "header": ("refuse", "a header is JSON, fits its file and describes every byte once"),
-    "duplicate-key": ("refuse", "no name stands twice in a header"),
+    "duplicate-key": ("refuse", "no name stands twice in a header, an index or a config"),
     "index": ("refuse", "an index maps names of tensors to names of shards"),
     "escape": ("refuse", "no path and no symlink leaves the series' folder"),
     "pickle": ("refuse", "weights are .safetensors; a .bin only through torch, weights_only=True"),
@@ -313,9 +313,19 @@ def _dtypes(facts: list[Facts]) -> Iterable[tuple[Facts, Fault]]:
 
 
 def _configs(facts: list[Facts]) -> Iterable[tuple[Facts, Fault]]:
-    """Settings that shapes do not show: heads, angles, epsilon, the nonlinearity."""
-    keys = ("architecture", "heads", "kv_heads", "head", "rotary", "base", "eps", "parallel")
-    keys += ("activation", "scaled", "by_layer", "tied")
+    """Sizes, and settings that shapes do not show: heads, angles, epsilon, the nonlinearity."""
+    keys = ("architecture", "layers", "width", "vocabulary", "positions", "heads", "kv_heads")
+    keys += (
+        "head",
+        "rotary",
+        "base",
+        "eps",
+        "parallel",
+        "activation",
+        "scaled",
+        "by_layer",
+        "tied",
+    )
     for key in keys:
         values = [(f, getattr(f.layout, key)) for f in facts if f.layout is not None]
         if not values:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnflow._errors import InputError, nearest
+from attnflow.checkpoints.architectures import Layout
 from attnflow.checkpoints.audit import Audit, audit
 from attnflow.checkpoints.measure import FORMS, Wanted, measured, shape_of
 from attnflow.checkpoints.series import Place, Series
@@ -116,10 +117,7 @@ def compare(
             progress(number, len(places), place.step)
         try:
             opened = series.model(place)
-            if opened.layout.heads != model.layout.heads or (
-                opened.layout.layers != model.layout.layers
-            ):
-                raise Damage("shape", "it has other layers or heads than the first step")
+            _check_sizes(opened.layout, model.layout)
             found = measured(opened, predictions, wanted)
         except Damage as damage:
             notes.append(f"step {place.step} was left out: {damage.sentence}")
@@ -138,6 +136,17 @@ def compare(
     if not rows.rows:
         raise InputError("series", "no step could be measured; attnflow checkpoints audit says why")
     return Comparison(dataset(rows, shape, {}), audited, notes)
+
+
+SIZES = ("layers", "heads", "head", "width", "vocabulary")
+
+
+def _check_sizes(layout: Layout, first: Layout) -> None:
+    """A step of other sizes has no place in the same trajectory."""
+    for name in SIZES:
+        own, other = getattr(layout, name), getattr(first, name)
+        if own != other:
+            raise Damage("shape", f"its {name} is {own}, that of the first step {other}")
 
 
 def _timed(series: Series) -> list[Place]:

@@ -15,7 +15,7 @@ from typing import Any
 from attnflow._errors import InputError, nearest, shown
 from attnflow.checkpoints.architectures import Layout, layout_of, llama2c_layout, mapped_layout
 from attnflow.checkpoints.model import Model
-from attnflow.checkpoints.tensors import Damage, Folder, TensorFile
+from attnflow.checkpoints.tensors import Damage, Folder, TensorFile, resolved
 from attnflow.checkpoints.weights import (
     INDEX,
     OLD_INDEX,
@@ -60,7 +60,8 @@ class Place:
 
     def check(self) -> None:
         """It is there, and inside its folder."""
-        if not self.path.resolve().is_relative_to(self.root.resolve()):
+        real = resolved(self.path)
+        if real is None or not real.is_relative_to(self.root.resolve()):
             raise Damage("escape", f"{self.path.name} leads out of the series' folder")
         if not self.path.exists():
             raise Damage("absent", f"{self.path.name} is not there")
@@ -73,7 +74,11 @@ class Place:
             return llama2c_layout(weights.header)
         if not self.path.is_dir():
             return None
-        return layout_of(self.config(), weights.entries)
+        try:
+            return layout_of(self.config(), weights.entries)
+        except Damage as damage:
+            damage.file = damage.file or "config.json"
+            raise
 
     def config(self) -> dict[str, Any]:
         folder = Folder(self.path, self.root)
@@ -142,10 +147,13 @@ class Series:
     @cached_property
     def planned(self) -> list[int] | None:
         """The steps that whoever made the series says it has (`series.json`); None if unsaid."""
+        path = self.path / "series.json"
+        if not path.is_file():  # a pipe would never end
+            return None
         try:
-            found = json.loads((self.path / "series.json").read_bytes())["steps"]
+            found = json.loads(path.read_bytes())["steps"]
             return [int(step) for step in found]
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
 
 

@@ -210,8 +210,8 @@ class Folder:
     def file(self, name: str) -> Path:
         """The real path of a file; leaving the folder is refused with a sentence."""
         inside = "\x00" not in name and not Path(name).is_absolute()
-        real = (self.path / name).resolve() if inside else self.root.parent
-        if not real.is_relative_to(self.root):
+        real = resolved(self.path / name) if inside else None
+        if real is None or not real.is_relative_to(self.root):
             raise Damage("escape", f"{shown(name)} leads out of the series' folder", shown(name))
         return real
 
@@ -227,11 +227,22 @@ class Folder:
         try:
             if path.stat().st_size > MOST_HEADER:
                 raise Damage("config", f"{name} is larger than {MOST_HEADER:,} bytes", name)
-            return json.loads(path.read_bytes())
+            return json.loads(path.read_bytes(), object_pairs_hook=_once)
+        except _Twice as error:
+            words = f"{name} names {shown(error.args[0])} twice"
+            raise Damage("duplicate-key", words, name) from None
         except OSError as error:
             raise Damage("absent", f"{name} cannot be read ({error.strerror})", name) from None
         except (ValueError, RecursionError):
             raise Damage("config", f"{name} is not JSON", name) from None
+
+
+def resolved(path: Path) -> Path | None:
+    """The real path; None for symlinks that lead round in a circle."""
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError):
+        return None
 
 
 class _Twice(ValueError):

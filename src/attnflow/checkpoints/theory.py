@@ -79,16 +79,20 @@ def open_corpus(store: str | PathLike[str]) -> CorpusStore:
         raise InputError("corpus", f"'{path}': no such store; attnflow corpus stats makes one")
     try:
         data = xr.open_zarr(path, chunks=None)
+        windows = np.asarray(data["windows"].values) if "windows" in data else None
     except Exception as error:  # zarr raises many kinds for a folder that is none
         words = type(error).__name__
         raise InputError("corpus", f"'{path}' is not a zarr store ({words})") from None
-    if "windows" not in data:
+    if windows is None:
         found = ", ".join(map(str, data.data_vars)) or "nothing"
         raise InputError("corpus", f"'{path}' holds {found}; no windows of token ids")
-    windows = np.asarray(data["windows"].values)
     if windows.ndim != 2 or windows.dtype.kind not in "iu" or windows.shape[1] < 2:
         raise InputError("corpus", f"'{path}': windows are whole numbers, sequence x place")
+    if not windows.size:
+        raise InputError("corpus", f"'{path}' holds no window")
     tokens = data.attrs.get("vocabulary") or data.sizes.get("token") or int(windows.max()) + 1
+    if not isinstance(tokens, int | np.integer):
+        raise InputError("corpus", f"'{path}': its vocabulary is {tokens!r}; a whole number")
     if windows.min() < 0 or windows.max() >= int(tokens):
         raise InputError("corpus", f"'{path}': a window holds ids outside its vocabulary")
     return CorpusStore(windows.astype(np.int32), int(tokens), path.name)

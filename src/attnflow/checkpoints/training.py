@@ -54,7 +54,7 @@ class Recipe:
     tied: bool = False
     init: float = 0.03
     """Standard deviation of the first weights; outputs of layers are smaller by sqrt(2 layers)."""
-    embedding: float = 0.03
+    embedding: float = 0.015
     """Standard deviation of the first embedding: the larger, the slower it turns."""
     optimiser: str = "adamw"
     rate: float = 1e-3
@@ -388,8 +388,11 @@ def _resumed(path: Path, params: Params, state: Any) -> tuple[int, Params, Any, 
 
 def training_losses(series: Series) -> dict[int, float]:
     """The training loss up to each saved step, where the series was made here."""
-    try:
-        found = read_arrays((series.path / STATE).read_bytes())["losses"]
-    except (OSError, KeyError, ValueError):
+    path = series.path / STATE
+    if not path.is_file():  # a pipe would never end
         return {}
-    return {int(step): float(loss) for step, loss in found.reshape(-1, 2)}
+    try:
+        found = read_arrays(path.read_bytes())["losses"].reshape(-1, 2)
+        return {int(step): float(loss) for step, loss in found}
+    except Exception:  # a file that is not ours has no losses
+        return {}

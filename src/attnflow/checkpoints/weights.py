@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,6 +14,10 @@ from attnflow.checkpoints.tensors import Damage, Entry, Folder, TensorFile, deco
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 OLD_SINGLE, OLD_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
+
+
+STRAY = re.compile(r"model[\w.-]*\.safetensors")
+"""How the shards of a model are called: an adapter's or an optimiser's file is none."""
 
 
 class Weights(Protocol):
@@ -46,6 +51,8 @@ def open_weights(folder: Folder) -> Weights:
             weights.doubts.append(
                 Damage("mixed", f"{SINGLE} and {INDEX} are both there; the first is read", INDEX)
             )
+        else:
+            weights.doubts += _strays(folder, weights, SINGLE)
         return weights
     if found[0] == INDEX:
         return _sharded(folder)
@@ -121,7 +128,15 @@ def _sharded(folder: Folder) -> Safetensors:
             weights.doubts.append(
                 Damage("mixed", f"{file} holds {tensor}, which {INDEX} does not name", file, tensor)
             )
+    weights.doubts += _strays(folder, weights, INDEX)
     return weights
+
+
+def _strays(folder: Folder, weights: Safetensors, read: str) -> list[Damage]:
+    """Shards that lie in the folder and are not read: left over from another model or saving."""
+    names = (p.name for p in sorted(_files(folder.path)))
+    left = [n for n in names if STRAY.fullmatch(n) and n not in weights.files]
+    return [Damage("mixed", f"{n} lies beside {read} and is no part of it", n) for n in left[:1]]
 
 
 class Llama2c:

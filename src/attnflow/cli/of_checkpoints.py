@@ -152,7 +152,7 @@ def train_series(
     positions: Literal["none", "learned"] = "none",
     tied: Flag = False,
     init: float = 0.03,
-    embedding: float = 0.03,
+    embedding: float = 0.015,
     optimiser: Literal["adamw", "sgd"] = "adamw",
     rate: float = 1e-3,
     decay: float = 0.01,

@@ -46,6 +46,7 @@ from .style import (
     legend as legend,
     new as new,
     of_config as of_config,
+    shows as shows,
     style as style,
     styled as styled,
     title as title,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import io
+import json
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,10 +30,20 @@ def save(figure: Figure, path: Any) -> None:
         )
 
 
-def write_figures(figures: Mapping[str, Figure | str], folder: Path, pdf: bool = False) -> None:
+SHOWS = "shows.json"
+"""Which claims each figure shows, beside the figures: their labels by the figure's name."""
+
+
+def write_figures(
+    figures: Mapping[str, Figure | str],
+    folder: Path,
+    pdf: bool = False,
+    shows: Mapping[str, Sequence[str]] | None = None,
+) -> None:
     """Every figure (or SVG of one) as `NAME.svg` in a folder (made if missing).
 
     With `pdf` figures are also written as `NAME.pdf`, which takes longer than all the rest.
+    `shows` are the labels of the claims that each figure shows.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -40,6 +51,9 @@ def write_figures(figures: Mapping[str, Figure | str], folder: Path, pdf: bool =
         (folder / f"{name}.svg").write_text(svg(figure), encoding="utf-8")
         if pdf and not isinstance(figure, str):
             save(figure, folder / f"{name}.pdf")
+    named = {name: list(labels) for name, labels in (shows or {}).items() if labels}
+    if named:
+        (folder / SHOWS).write_text(json.dumps(named, indent=1), encoding="utf-8")
 
 
 def caption(name: str, function: Callable[..., Any] | None) -> str:

@@ -95,6 +95,19 @@ def of_config(function: Callable[P, Figure]) -> Callable[P, Figure]:
     return function
 
 
+def shows(*labels: str) -> Callable[[Callable[P, Figure]], Callable[P, Figure]]:
+    """Name the claims that a figure shows, by their labels or what these begin with.
+
+    `"Prop 3.4"` stands for every part of it, `"Prop 3.4 (eq 14)"` for that one.
+    """
+
+    def mark(function: Callable[P, Figure]) -> Callable[P, Figure]:
+        vars(function)["shows"] = labels  # goes through `styled` and `bound`
+        return function
+
+    return mark
+
+
 def bound(function: Callable[..., Figure], **fixed: Any) -> Callable[..., Figure]:
     """A figure function with some arguments fixed; it keeps its name and its docstring."""
     part = functools.partial(function, **fixed)

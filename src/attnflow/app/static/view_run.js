@@ -24,13 +24,15 @@ export async function show(place, query, { remember, live }) {
     const timer = setInterval(async () => { const f = await get("/api/run", { id }).catch(() => null); if (live() && f?.rows) dispatchEvent(new Event("hashchange")); }, 1500);
     return () => clearInterval(timer);
   }
-  const stages = named(facts.stages);
+  let stages = named(facts.stages);
   const cycles = [...new Set(stages.map((s) => s.cycle))];
-  const state = { scale: query.get("scale") ?? "log", cycle: Number(query.get("cycle") ?? 0) };
+  // Stages follow each other ever more slowly: on a logarithmic axis they crowd at its end.
+  const state = { scale: query.get("scale") ?? (stages.length > 2 ? "stage" : "log"), cycle: Number(query.get("cycle") ?? 0) };
   if (!SCALES.some(([k]) => k === state.scale) || (state.scale === "stage" && !stages.length)) state.scale = "log";
   if (state.scale === "steps" && !run.step) state.scale = "log";
 
-  const lossOf = run.variable("loss") ? (await run.column("loss")).data : null;
+  const losses = async () => (run.variable("loss") ? (await run.column("loss")).data : null);
+  let lossOf = await losses();
   const describe = (row) => {
     const t = run.time[row], words = [run.step ? `step ${run.step[row]}` : `t = ${number(t, 5)}`];
     if (lossOf) words.push(`loss ${number(lossOf[row], 5)}`);
@@ -66,7 +68,7 @@ export async function show(place, query, { remember, live }) {
     const begin = inside.length ? inside[0].time : 0;
     const end = inside.length ? stages.find((s) => s.cycle === state.cycle + 1)?.time ?? last : last;
     const scale = new Scale(state.scale, end, { begin, stages, step: run.step, time: run.time });
-    return { scale, stages, plateaus: facts.plateaus };
+    return { scale, stages, plateaus: run.facts.plateaus };
   }
   async function lay() {
     const now = settings();
@@ -88,6 +90,7 @@ export async function show(place, query, { remember, live }) {
     trail?.draw();
     await lay();
     cursor.to(Number.isFinite(asked) ? asked : stages.find((s) => s.name === "focus")?.time ?? run.time.at(-1));
+    document.documentElement.dataset.stages = stages.length;
     document.documentElement.dataset.drawn = id;
   }, { once: true });
 
@@ -102,11 +105,14 @@ export async function show(place, query, { remember, live }) {
     const next = await RunData.open(id);
     if (!live()) return;
     run = next;
-    cursor.time = run.time;
+    stages = named(run.facts.stages);
+    lossOf = await losses();
+    Object.assign(cursor, { time: run.time, stages });
     for (const p of panels) p.run = run;
     await Promise.all([lay(), attention?.draw(), trail?.draw()]);
     cursor.set(cursor.row);
     clear(head.querySelector(".state"), statusWords(run.facts));
+    document.documentElement.dataset.stages = stages.length;
   }, 2000);
   return () => { cursor.leave(); clearInterval(timer); };
 }

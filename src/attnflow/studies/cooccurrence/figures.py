@@ -53,6 +53,7 @@ def of(study: Cooccurrence) -> draw.Figures:
 
 
 @draw.styled
+@draw.shows("Fig 1 (b)", "Theorem 3.1 (iv)", "Theorem 3.3 (training loss)")
 def losses(data: xr.Dataset, stages: list[Stage], study: Cooccurrence) -> Figure:
     """Loss of each class of samples (Fig. 1b): those with one target alone are wrong at first,
     until the common word speaks against them."""
@@ -66,6 +67,7 @@ def _class_losses(data: xr.Dataset) -> list[tuple[Any, np.ndarray]]:
 
 
 @draw.styled
+@draw.shows("Fig 1 (a)", "Theorem 3.2 (i)", "Theorem 3.3 (eq 3)")
 def scores(data: xr.Dataset, stages: list[Stage], study: Cooccurrence) -> Figure:
     """Change of the attention scores between targets and common word since the start (Fig. 1a)."""
     panel = Panel("change of score (key' S query)", _score_changes(data))
@@ -81,6 +83,7 @@ def _score_changes(data: xr.Dataset) -> list[tuple[str, np.ndarray]]:
 
 
 @draw.styled
+@draw.shows("Theorem 3.1 (i)", "Theorem 3.2 (iii)", "Theorem 3.2 (iv)", "ours: max-margin law")
 def values(data: xr.Dataset, stages: list[Stage], study: Cooccurrence) -> Figure:
     """Values G of targets, common word and irrelevant words; dashed: the predicted growth
     w ln(time), through the end."""
@@ -102,6 +105,7 @@ def values(data: xr.Dataset, stages: list[Stage], study: Cooccurrence) -> Figure
 
 
 @draw.styled
+@draw.shows("Lemma 4.5", "ours: late time")
 def balance(data: xr.Dataset, stages: list[Stage], study: Cooccurrence) -> Figure:
     """Automatic balancing: the classes' shares of the gradient, and R, tend to the dual weights of
     the largest margin (dashed)."""
@@ -124,6 +128,7 @@ def balance(data: xr.Dataset, stages: list[Stage], study: Cooccurrence) -> Figur
 
 
 @draw.styled
+@draw.shows("Theorem 3.3 (training loss)", "ours: late time", "ours: slope at a finite width")
 def late_loss(data: xr.Dataset, stages: list[Stage], study: Cooccurrence) -> Figure:
     """1/loss against the integral of U dt, beside the predicted slope gamma^2."""
     figure, axes = draw.new()
@@ -142,6 +147,7 @@ def late_loss(data: xr.Dataset, stages: list[Stage], study: Cooccurrence) -> Fig
 
 
 @draw.styled
+@draw.shows("App A", "Fig 1 (a)")
 def experiment_scores(data: xr.Dataset, stages: list[Stage], study: Cooccurrence) -> Figure:
     """Appendix A (Fig. 1a): scores of descent at rate .01 for 30,000 epochs (dots) on those of the
     flow; n = 60, L = 5, d = 64, m = 128, m1 = 256, output layer of size 1/sqrt(m1)."""
@@ -149,6 +155,7 @@ def experiment_scores(data: xr.Dataset, stages: list[Stage], study: Cooccurrence
 
 
 @draw.styled
+@draw.shows("App A", "Fig 1 (b)")
 def experiment_losses(data: xr.Dataset, stages: list[Stage], study: Cooccurrence) -> Figure:
     """Appendix A (Fig. 1b): losses of descent at rate .01 for 30,000 epochs (dots) on those of the
     flow."""
@@ -173,6 +180,7 @@ def _experiment(
 
 
 @draw.styled
+@draw.shows("ours: idle attention")
 def regime_attention(data: xr.Dataset, stages: list[Stage], study: Cooccurrence) -> Figure:
     """How much attention mattered: change of the final loss when it is frozen, over k0 and |a|^2
     (n = 12, L = 4, m = 64, to tau = 300)."""
@@ -215,6 +223,7 @@ def attention_effect(study: Cooccurrence, k0: float, output: float) -> float:
 
 
 @draw.styled
+@draw.shows("Lemma 4.3", "Lemma 4.5")
 def regime_data(data: xr.Dataset, stages: list[Stage], study: Cooccurrence) -> Figure:
     """R* of training sets with repeated words, over n/L and d (median of three); above 1 the lower
     inequality of Lemmas 4.3 and 4.5 holds in the limit."""

@@ -42,6 +42,13 @@ def of(study: LeadingTerms) -> draw.Figures:
 
 
 @draw.styled
+@draw.shows(
+    "Fig 4",
+    "Table 2",
+    "Thm 4.1 (informal)",
+    "ours: cosines within the window",
+    "ours: cosines at t = 3.4",
+)
 def cosines(data: xr.Dataset, stages: list[Stage], study: LeadingTerms) -> Figure:
     """Counting pairs of words foretells what the model learns first: cosine of every learned weight
     with its closed form (worst layer), dotted the same closed form without word order; the dashed
@@ -68,6 +75,7 @@ def _masked(cosine: np.ndarray) -> np.ndarray:
 
 
 @draw.styled
+@draw.shows("Thm 4.1 (informal)", "Thm 4.1 (binomials)")
 def weights(data: xr.Dataset, stages: list[Stage], study: LeadingTerms) -> Figure:
     """Learned entries at the end of the run over those of the closed form, layer 1; on the line
     they are equal."""
@@ -89,6 +97,7 @@ def weights(data: xr.Dataset, stages: list[Stage], study: LeadingTerms) -> Figur
 
 
 @draw.styled
+@draw.shows("Thm 4.1 (binomials)", "ours: norms grow like t, t^2, t^4")
 def lengths(data: xr.Dataset, stages: list[Stage], study: LeadingTerms) -> Figure:
     """Length of every weight's increment (layer 1) and, dashed, of its closed form: they grow as
     t, t², t⁴ and t⁴, so that outputs come first and attention last."""
@@ -108,6 +117,7 @@ def lengths(data: xr.Dataset, stages: list[Stage], study: LeadingTerms) -> Figur
 
 
 @draw.styled
+@draw.shows("Table 3", "ours: replaced by its leading term")
 def interventions(data: xr.Dataset, stages: list[Stage], study: LeadingTerms) -> Figure:
     """By how much the loss rises when one weight is changed at the end of the run (worst layer):
     replaced by its closed form, that form at the learned length, freed of it, or set to zero."""
@@ -128,6 +138,12 @@ def interventions(data: xr.Dataset, stages: list[Stage], study: LeadingTerms) ->
 
 
 @draw.styled
+@draw.shows(
+    "Fig 5",
+    "Section 4 (bigram mapping)",
+    "Section 4 (interchangeability mapping)",
+    "Section 4 (context mapping)",
+)
 def table(data: xr.Dataset, stages: list[Stage], study: LeadingTerms) -> Figure:
     """The nearest tokens of some words under each mapping of the corpus (frequencies divided
     out): what tends to follow, what it can be exchanged for, what stands before it (Fig. 5)."""

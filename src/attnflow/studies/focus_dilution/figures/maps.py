@@ -35,6 +35,11 @@ LENGTHS = (5, 10, 20, 40, 80, 160)
 
 
 @draw.styled
+@draw.shows(
+    "Prop 3.8 (neutrally stable)",
+    "ours: regime map of Prop 3.8",
+    "ours: equal tokens part within rank one",
+)
 @draw.of_config
 def instability(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> Figure:
     """Where equally rare tokens part within rank one although the data treat them alike.
@@ -81,6 +86,7 @@ def _margin(first: float, lam: float, d: int) -> float:
 
 
 @draw.styled
+@draw.shows("ours: how clean the unigram plateau is")
 def cleanliness(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> Figure:
     """How slow the flow gets on the unigram plateau, over the scale and the width of the start.
 
@@ -132,6 +138,7 @@ def calibrated(study: FocusDilution) -> tuple[float, float] | None:
 
 
 @draw.styled
+@draw.shows("ours: bias of short contexts", "Prop 2.3 (limit in s, M)")
 @draw.of_config
 def length(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> Figure:
     """How far a context of s tokens is from the limit of long ones: it leans to its last token.

@@ -26,6 +26,7 @@ MOST_BARS = 8
 
 
 @draw.styled
+@draw.shows("Def 2.1", "App E.1 (groups S_k)")
 @draw.of_config
 def setting(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> Figure:
     """The law π, the transition matrix, and the groups S_k by last token (Fig. 1, left)."""
@@ -75,12 +76,14 @@ def setting(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> Figu
 
 
 @draw.styled
+@draw.shows("Fig 2C", "Sec 4.1 (stage II)")
 def attention_maps(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> Figure:
     """The whole attention map at the start, at the beginning of stages and at the end (Fig. 2C)."""
     return _maps(data, stages, "attention", "Attention maps, in the limit of long contexts")
 
 
 @draw.styled
+@draw.shows("Fig 2C", "Sec 4.1 (stage II)")
 def data_attention_maps(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> Figure:
     """Attention averaged over the training contexts that end in each query (Fig. 2C)."""
     return _maps(data, stages, "data_attention", "Attention maps, averaged over the data")

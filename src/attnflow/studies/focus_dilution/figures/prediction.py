@@ -22,6 +22,9 @@ SYMBOLS = {"condensation": "μ₀", "focus": "c", "new direction": "σ"}
 
 
 @draw.styled
+@draw.shows(
+    "Thm 3.2 (spectrum of the origin)", "Prop 3.4 (eq 14)", "ours: how fast each mode grows"
+)
 def amplitudes(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> Figure:
     """Sizes of the three unstable modes, beside the exponentials that are predicted for them.
 
@@ -87,6 +90,9 @@ def growth(t: np.ndarray, size: np.ndarray) -> float:
 
 
 @draw.styled
+@draw.shows(
+    "Thm 3.2 (condensation time)", "ours: the timeline", "ours: equal tokens in the timeline"
+)
 def timeline(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> Figure:
     """Stage times predicted from (π, λ, m, ε) alone, against those measured in the first cycle."""
     found = shared.predicted(study)

@@ -28,6 +28,13 @@ MODES = 8
 
 
 @draw.styled
+@draw.shows(
+    "Sec 4.1 (order of the stages)",
+    "Sec 4.1 (the pattern repeats)",
+    "App E (final loss)",
+    "App E.1 (groups S_k)",
+    "ours: rare groups get worse during focus",
+)
 def loss(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> Figure:
     """The loss and that of each group S_k, from plateau to plateau down to the floor (Fig. 1, 2A).
 
@@ -93,6 +100,13 @@ def _predicted_plateaus(axes: Axes, study: FocusDilution) -> None:
 
 
 @draw.styled
+@draw.shows(
+    "Section 3.1 (attention stays small)",
+    "Sec 4.1 (stage II)",
+    "Fig 2C",
+    "ours: focus is where attention turns",
+    "ours: focus is weak under gradient flow",
+)
 def attention(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> Figure:
     """Attention of each query to the most frequent token: it focuses, then dilutes (Fig. 2C)."""
     lead = int(np.argmax(study.chain.pi))
@@ -104,6 +118,7 @@ def attention(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> Fi
 
 
 @draw.styled
+@draw.shows("Fig 2D (1)")
 def entropy(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> Figure:
     """Entropy of each query's attention, between one key and the law of the tokens (Fig. 2D1)."""
     looks, rest = draw.tokens(study.chain.pi.tolist())
@@ -115,6 +130,12 @@ def entropy(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> Figu
 
 
 @draw.styled
+@draw.shows(
+    "Sec 4.1 (stage I, outer layers)",
+    "Sec 4.1 (stage I, attention)",
+    "Sec 4.1 (stage II)",
+    "Sec 4.1 (stage III, rank one)",
+)
 def ranks(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> Figure:
     """Effective and stable rank of every matrix: condensation is the fall to one.
 
@@ -129,6 +150,9 @@ def ranks(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> Figure
 
 
 @draw.styled
+@draw.shows(
+    "Section 3.1 (single unstable direction)", "Sec 4.1 (stage IV)", "Thm 3.9 (fast normal)"
+)
 def singular(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> Figure:
     """Singular values of W0 and WQ: the directions appear one after the other."""
     panels = []
@@ -140,6 +164,13 @@ def singular(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> Fig
 
 
 @draw.styled
+@draw.shows(
+    "Sec 4.1 (stage III)",
+    "Sec 4.1 (stage III, App E)",
+    "Sec 4.1 (stage IV)",
+    "Sec 4.1 (after stage IV)",
+    "ours: retraction is a change of sign",
+)
 def embeddings(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> Figure:
     """Norm of each token's embedding, and of its part off the leader's direction (Fig. 2D2, D3).
 
@@ -161,6 +192,7 @@ _EMBEDDING = ("embedding_norm", "off_axis")
 
 
 @draw.styled
+@draw.shows("ours: the plateaus of a drawn speed")
 def speed(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> Figure:
     """Speed of the flow and force on the read-out: the flow waits where the speed dips."""
     curves = [

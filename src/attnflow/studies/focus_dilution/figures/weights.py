@@ -27,6 +27,7 @@ MARKERS: dict[str, str] = dict(zip(shared.MAIN, "sD^vP", strict=True))
 
 
 @draw.styled
+@draw.shows("App E.2 (heat map)", "Thm 3.2 (eq 11)", "Sec 4.1 (stage I, outer layers)")
 def condensation(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> Figure:
     """Cosines between the rows of each matrix, at the start and as stages begin (Fig. 2A).
 
@@ -92,6 +93,12 @@ def clustered(similarity: np.ndarray) -> np.ndarray:
 
 
 @draw.styled
+@draw.shows(
+    "Sec 4.1 (stage I, outer layers)",
+    "Sec 4.1 (stage III)",
+    "Sec 4.1 (stage IV)",
+    "ours: retraction is a change of sign",
+)
 def embedding_paths(data: xr.Dataset, stages: list[Stage], study: FocusDilution) -> Figure:
     """Paths of the embeddings in the plane of their two principal directions (Fig. 2B).
 

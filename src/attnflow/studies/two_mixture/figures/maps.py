@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 @draw.styled
+@draw.shows("App A.1 (Fig 2)")
 def attention_maps(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> Figure:
     """Softmax attention of both heads on chosen samples at the end (Fig. 2; rows are queries)."""
     last = data["attention"].isel(time=-1)
@@ -41,6 +42,7 @@ def attention_maps(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> 
 
 
 @draw.styled
+@draw.shows("Thm 4.1 (symmetry at T3)")
 def score_map(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> Figure:
     """All scores of both heads at the end: the minus head mirrors the plus head, v to -v."""
     last = data["score"].isel(time=-1)

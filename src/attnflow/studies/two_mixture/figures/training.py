@@ -24,6 +24,7 @@ MARGINS = 60
 
 
 @draw.styled
+@draw.shows("Fig 1", "Thm 4.1 (loss at T3)", "App A.4 (Fig 5-7)")
 def losses(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> Figure:
     """Loss of each kind of sample: d = y times the sum of distractor signs (Fig. 1a)."""
     kinds = data["agreement"].values.tolist()
@@ -42,6 +43,7 @@ def _words(d: int, length: int) -> str:
 
 
 @draw.styled
+@draw.shows("Thm 4.1 (T1)", "Thm 4.1 (alignment with v at T3)", "Thm 4.1 (alignment with c at T3)")
 def neurons(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> Figure:
     """Alignment of the plus head's neurons with group and classification signals (Fig. 1b)."""
     w = data["neuron"].sel(head="plus")
@@ -52,6 +54,11 @@ def neurons(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> Figure:
 
 
 @draw.styled
+@draw.shows(
+    "Thm 4.1 (T2 - T1)",
+    "Thm 4.1 (concentration, signal queries)",
+    "Thm 4.1 (concentration, group query)",
+)
 def scores(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> Figure:
     """Attention scores of the plus head with key c1, and two others (Fig. 1c)."""
     S = data["score"].sel(head="plus")
@@ -62,6 +69,11 @@ def scores(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> Figure:
 
 
 @draw.styled
+@draw.shows(
+    "App A.3 (Fig 4)",
+    "Thm 4.1 (near symmetry, signal queries)",
+    "Thm 4.1 (near symmetry, group query)",
+)
 def all_scores(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> Figure:
     """All attention scores of the plus head, by the kind of key and query (Fig. 4)."""
     figure, grid = draw.new(2, 2, height=5.2)
@@ -87,6 +99,7 @@ def all_scores(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> Figu
 
 
 @draw.styled
+@draw.shows("ours: the stages of joint training", "ours: the powers add to -dL/dt")
 def share(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> Figure:
     """The attention's share of the loss decrease, and the gates that are on."""
     q = observables.share({n: data[n].values for n in ("neuron_power", "attention_power")})
@@ -104,6 +117,7 @@ def share(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> Figure:
 
 
 @draw.styled
+@draw.shows("Lemma 5.4 (initial margin)", "ours: three numbers carry the margin for any K")
 def margin(data: xr.Dataset, stages: list[Stage], study: TwoMixture) -> Figure:
     """The largest margin of the attention feature (eq. 2) over training, both gate conventions."""
     t = data["time"].values
