@@ -42,7 +42,6 @@ class Cooccurrence(Study):
     title: ClassVar[str] = "Word co-occurrence: two phases, gradients balance by themselves"
     Config: ClassVar[type] = Config
     paper: ClassVar[Paper | None] = paper
-    flows: ClassVar[tuple[str, ...]] = ("flow", "infinite-width", "scalar")
 
     config: Config
 
