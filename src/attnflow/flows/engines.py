@@ -128,13 +128,13 @@ def spectral_radius(field: Field, y: Vector, products: int = 12) -> float:
     field.rhs(y, base)
     # A difference quotient: an exact product would cost a compilation for one number.
     h = 1e-7 * max(1.0, float(np.linalg.norm(y)))
-    with np.errstate(all="ignore"):
-        for _ in range(products):
-            v /= np.linalg.norm(v)
-            field.rhs(y + h * v, out)
-            v = (out - base) / h
-        radius = float(np.linalg.norm(v))
-    return radius if np.isfinite(radius) else 0.0
+    for _ in range(products):
+        v /= np.linalg.norm(v)
+        field.rhs(y + h * v, out)
+        v = (out - base) / h
+        if not np.isfinite(radius := float(np.linalg.norm(v))) or radius == 0.0:
+            return 0.0
+    return radius
 
 
 class _Counted:

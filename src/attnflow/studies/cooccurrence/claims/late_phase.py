@@ -135,10 +135,11 @@ def value_product_rate(study, at: Point, right: bool):
     r"""$\partial_t\mu^\top W_V^\top W_V\nu = G(\nu)\phi(\mu) + G(\mu)\phi(\nu)$ with $\phi(\mu) =
     \frac{1}{n}\sum_{i:\mu\in X}g_iy_i\sum_lp_{q_l,k_\mu}$, a word that occurs twice in a sample
     counted twice. Measured: the flow of all weights."""
-    half = np.outer(at.model.a @ at.model.W @ at.model.WV, at.phi)
+    G = at.model.a @ at.model.W @ at.model.WV
+    other = np.outer(at.phi, G) if right else 0.0
     v = value_mlp.weight_flow(at.sentences, len(at.model.WV)).velocity(at.model)
     flow = v.WV.T @ at.model.WV + at.model.WV.T @ v.WV
-    return half + half.T if right else half, flow
+    return np.outer(G, at.phi) + other, flow
 
 
 # --- Balance.
