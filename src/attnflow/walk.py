@@ -135,7 +135,8 @@ def write_report(found: Run, folder: RunFolder, drawn: Any = None, pdf: bool = F
     from attnflow import draw, report
 
     drawn = report.figures(found, drawn)
-    shows = {n: getattr(f, "shows", ()) for n, f in found.built.figures().items() if n in drawn}
+    own = found.built.figures() if set(drawn) - {"saddles", "story"} else {}
+    shows = {name: getattr(f, "shows", ()) for name, f in own.items() if name in drawn}
     parts = {
         "figures": lambda path: draw.write_figures(drawn, path, pdf, shows),
         "report.html": report.page(found, drawn),

@@ -45,7 +45,7 @@ def test_every_flow_of_the_package_is_in_the_registry():
 ELSEWHERE = {
     "linearise.branch.continue_branch": "a user's family at its start, by autodiff",
     "studies.focus_dilution.rank_one.vector_flow": "rank_one_flow, whose velocity it is given",
-    "studies.focus_dilution.timeline._propagated": "no loss; test_timeline has the full flow",
+    "studies.focus_dilution.timeline.propagated": "no loss; test_timeline has the full flow",
 }
 """Makers that are not called here, and which problem has the same flow."""
 

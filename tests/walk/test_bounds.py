@@ -62,9 +62,9 @@ def test_the_laws_of_long_mixtures_sum_to_one(length: int) -> None:
     assert orbits.weight @ orbits.agreement**2 == pytest.approx(length - 2, rel=1e-9)
 
 
-def test_a_timeline_ends_where_nothing_is_learned_and_where_it_would_be_too_large(monkeypatch):
-    monkeypatch.setattr(timeline, "STEPS", 100)
-    slow = timeline.predict(chain_of("two-term", (0.7, 0.2, 0.1), 1e-12), 16, 1e-3)
+def test_a_timeline_ends_where_nothing_is_learned_and_where_it_would_be_too_large():
+    few = timeline.Reach(steps=100)
+    slow = timeline.predict(chain_of("two-term", (0.7, 0.2, 0.1), 1e-12), 16, 1e-3, few)
     assert "the rank-one flow: 100 steps" in slow.sentence
     pi = np.arange(200, 0, -1.0)
     wide = timeline.predict(chain_of("two-term", tuple(pi / pi.sum()), 0.8), 16, 1e-3)
