@@ -246,7 +246,7 @@ class Course:
 class Drift:
     """How far the conserved quantities moved, against the largest squared norm of a block."""
 
-    EVERY = 50
+    EVERY = 100
     """Accepted steps between two looks: a fixed count, so that a resumed solve looks alike."""
 
     def __init__(self, system: System, y: Vector):

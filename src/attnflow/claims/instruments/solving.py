@@ -154,7 +154,7 @@ def counted(c: float) -> Numbers:
 
 def looked_at(c: float) -> Numbers:
     """The drift is the largest change of what is called conserved, over the largest squared norm
-    of a block, at the start, at every fiftieth step and at the end; here of coordinates of a
+    of a block, at the start, at every hundredth step and at the end; here of coordinates of a
     circle, which do change, beside a block that stands still."""
 
     def velocity(theta: Any, out: Any) -> None:
@@ -163,7 +163,7 @@ def looked_at(c: float) -> Numbers:
     kept = {"first": lambda th: th["x"][0], "both": lambda th: th["x"]}
     flow = Flow(velocity=velocity, host=True, conserved=kept)
     start = {"x": np.array([1.0, 0.0]), "y": np.array([c])}
-    how: dict[str, Any] = {"save": Every(50), "store": Store(states=True), "rtol": 1e-8}
+    how: dict[str, Any] = {"save": Every(100), "store": Store(states=True), "rtol": 1e-8}
     run = integrate(flow, start, 9.0, progress=False, **how)
     x = run.trajectory["state"].values[:, :2]
     moved = np.abs(x - x[0])
