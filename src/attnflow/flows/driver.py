@@ -278,8 +278,7 @@ class _Solve(Course):
                 self._row(t, self.engine.interpolate(t))
 
     def _row(self, t: float, y: Vector, u: Shares | None = None, measured: Any = None) -> None:
-        # The velocity's norm comes from the engine's own right-hand side: for a closed form that
-        # is several times cheaper than a compiled one. It is not counted as work of the solve.
+        # The speed is not counted as work of the solve.
         u = self.field.shares(y) if u is None else u
         measured = self.leg.probes.row(y, u) if measured is None else measured
         self.recorder.row(self.leg, t, self.work.steps, y, u, measured, self.field.speed(y))
