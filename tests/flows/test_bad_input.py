@@ -186,6 +186,16 @@ def test_a_loss_that_is_not_one_number_is_refused(solve):
     refused("flow", lambda: solve(Flow(lambda th: jnp.log(th["x"]).sum()), zero, until=1.0))
 
 
+@pytest.mark.parametrize("solve", [integrate, descend])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("options", [{}, {"save": [0.5]}], ids=["all rows", "none at the start"])
+def test_a_loss_that_is_not_finite_at_the_start_is_refused(solve, value, options):
+    """Its gradient is finite, so that the solve would run, and measure nothing."""
+    flow = Flow(lambda th: 0.5 * (th["x"] ** 2).sum() + value)
+    message = refused("loss", lambda: solve(flow, {"x": np.ones(2)}, until=1.0, **options))
+    assert message == f"loss: {value} at the start; a loss must be finite there"
+
+
 def test_a_velocity_of_another_shape_is_refused_even_if_its_size_fits():
     flow = Flow(velocity=lambda th: {"W": -th["W"].T})
     message = refused("velocity.W", lambda: integrate(flow, {"W": np.ones((2, 3))}, until=1.0))

@@ -261,7 +261,7 @@ class _Descent(Course):
         if resumed is not None:
             self._restore(resumed)
         elif leg.index == 0 and 0 in self._observed():
-            self._row(self.y)
+            self._row(self.y, leg.probes.first)
         self._distances = leg.probes.distances(self.y)
 
     def _observed(self) -> set[int]:
@@ -352,13 +352,14 @@ class _Descent(Course):
         self._distances = seen[steps - 1]
         return stop, steps
 
-    def _row(self, y: Vector) -> None:
+    def _row(self, y: Vector, measure: Callable[..., Any] | None = None) -> None:
         u = None
         if self.leg.system.gates is not None:
             u = (self.leg.system.guards(y) > 0) * 1.0
         out = np.empty_like(y)
         self.leg.system.rhs(y, out)
-        speed, measured = float(np.sqrt(squared_norm(out))), self.leg.probes.row(y, u)
+        measured = (measure or self.leg.probes.row)(y, u)
+        speed = float(np.sqrt(squared_norm(out)))
         self.recorder.row(self.leg, self.step * self.dt, self.step, y, u, measured, speed)
 
     def _checkpoint(self) -> None:

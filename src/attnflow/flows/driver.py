@@ -181,8 +181,9 @@ class _Solve(Course):
                     if lost is not None:
                         raise InputError("start", lost)
                     self._restart(0.0)
+                    measured = self.leg.probes.first(self.y, self.u)
                     if self.times is None or (len(self.times) and self.times[0] == 0):
-                        self._row(0.0, self.y, self.u)
+                        self._row(0.0, self.y, self.u, measured)
                 else:
                     self._restore(resumed)
                 return self._phases()

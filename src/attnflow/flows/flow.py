@@ -318,6 +318,12 @@ class System:
             )
         self._sound = True
 
+    @staticmethod
+    def check_loss(value: Any) -> None:
+        """Refuse a loss that is no number at the start: its gradient may be one, and mislead."""
+        if not np.isfinite(value):
+            raise InputError("loss", f"{float(value)} at the start; a loss must be finite there")
+
     def _check_functions(self, y: Vector) -> None:
         """Trace loss and velocity once: a sentence for what goes wrong in them."""
         state = jax.ShapeDtypeStruct((self.size,), np.float64)

@@ -85,6 +85,7 @@ class Probes:
         rows = _observables(system, observe)
         crossings = _marks(marks, stops)
         self._order = list(crossings)
+        self._own_loss = system.has_loss and "loss" not in (observe or {})
         functions = {("row", n): o.measure for n, o in rows.items()}
         functions |= {("mark", n): m.measure for n, (m, _) in crossings.items()}
         fields = {("row", n): f"observe.{n}" for n in rows}
@@ -117,6 +118,13 @@ class Probes:
     def row(self, y: Vector, u: Shares | None = None) -> dict[str, np.ndarray]:
         """Every observable at a state."""
         return {name: v for (_, name), v in self._fused(("row",), y, u).items()}
+
+    def first(self, y: Vector, u: Shares | None = None) -> dict[str, np.ndarray]:
+        """The row of the start, whose loss must be finite."""
+        measured = self.row(y, u)
+        if self._own_loss:
+            self._system.check_loss(measured["loss"])
+        return measured
 
     def distances(self, y: Vector, u: Shares | None = None) -> Float[np.ndarray, "mark"]:
         """The signed distances of all marks to their levels."""
