@@ -11,7 +11,7 @@ import numpy as np
 
 from attnflow._errors import InputError, shown
 from attnflow._files import plain, read_arrays, replacing_dir, unworded
-from attnflow.flows.sinks import Segment, Shape, dataset, joined
+from attnflow.flows.sinks import Segment, Shape, dataset
 from attnflow.runs import _journal
 
 if TYPE_CHECKING:
@@ -47,12 +47,24 @@ def read_working(folder: Path) -> tuple[Segment, Shape | None]:
     entries, wrong = _journal.read_journal(folder)
     if wrong:
         raise InputError("run", wrong)
-    segments = [
-        Segment(read_arrays(_journal.content(folder, entry)), _journal.events_from(entry["events"]))
-        for entry in _journal.of_kind(entries, "segment")
-    ]
     shapes = _journal.of_kind(entries, "shape")
-    return joined(segments), read_shape(folder, shapes[0]) if shapes else None
+    rows = _rows(folder, _journal.of_kind(entries, "segment"))
+    return rows, read_shape(folder, shapes[0]) if shapes else None
+
+
+def _rows(folder: Path, entries: list[_journal.Entry]) -> Segment:
+    """The segments end to end, one in memory at a time: matrices of many tokens fill it."""
+    columns: dict[str, np.ndarray] = {}
+    total, first = sum(entry["rows"] for entry in entries), 0
+    for entry in entries:
+        part = read_arrays(_journal.content(folder, entry))
+        for name, values in part.items() if entry["rows"] else ():
+            if name not in columns:
+                columns[name] = np.empty((total, *values.shape[1:]), values.dtype)
+            columns[name][first : first + entry["rows"]] = values
+        first += entry["rows"]
+    events = (event for entry in entries for event in _journal.events_from(entry["events"]))
+    return Segment(columns, tuple(events))
 
 
 def read_shape(folder: Path, entry: dict[str, Any]) -> Shape:
