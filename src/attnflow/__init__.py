@@ -4,8 +4,11 @@ One flow, four lenses: integrate it, linearise it, reduce it, expand it. The pap
 The names below are the everyday ones; everything else is found in its room (`af.flows`, ...).
 
 >>> import attnflow as af
->>> run = af.run("focus-dilution", pi=(0.6, 0.3, 0.1), until=500)
->>> run.trajectory["loss"]; run.stages; run.claims
+>>> run = af.run("focus-dilution", pi=(0.6, 0.3, 0.1), until=100, claims=False)
+>>> run.trajectory["attention"].dims
+('time', 'query', 'key')
+>>> [stage.name for stage in run.stages]
+['condensation']
 """
 
 import os

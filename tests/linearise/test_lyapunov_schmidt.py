@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
-import importlib
 from typing import Any
 
 import numpy as np
@@ -197,12 +195,3 @@ def test_rubbish_is_refused_with_a_sentence(value: Any) -> None:
     assert isinstance(found, InputError) or found.converged in (True, False)
     found = answer(lambda: lyapunov_schmidt(fold, np.zeros(2), value, host=True))
     assert isinstance(found, InputError | LyapunovSchmidt)
-
-
-@pytest.mark.parametrize(
-    "module", ["attnflow.linearise.lyapunov_schmidt", "attnflow.studies.focus_dilution.limit"]
-)
-def test_the_examples_in_the_docstrings_run(module: str) -> None:
-    found = doctest.testmod(importlib.import_module(module))
-    assert found.attempted > 0
-    assert found.failed == 0

@@ -32,7 +32,8 @@ def descent_series(flow: Any, theta: Params, order: int) -> DescentSeries:
     t in the flow become binomials here: with t = s eta fixed and s to infinity, `d_kk / k!` is
     the flow's own coefficient.
 
-    >>> flow = Flow(lambda th: 0.5 * (th["x"] ** 2).sum())
+    >>> import attnflow as af
+    >>> flow = af.Flow(lambda th: 0.5 * (th["x"] ** 2).sum())
     >>> descent_series(flow, {"x": np.array([1.0])}, order=3)(steps=3, eta=0.1)   # 0.9 ** 3
     {'x': array([0.729])}
     """

@@ -41,7 +41,8 @@ def series(
         A function of the parameters whose signs are the gates of a piecewise flow. Without it
         they are read off the velocity (maxima, absolute values, comparisons).
 
-    >>> flow = Flow(lambda th: 0.5 * (th["x"] ** 2).sum())
+    >>> import attnflow as af
+    >>> flow = af.Flow(lambda th: 0.5 * (th["x"] ** 2).sum())
     >>> series(flow, {"x": np.array([1.0])}, order=3).block("x").ravel()
     array([ 1.        , -1.        ,  0.5       , -0.16666667])
     """

@@ -113,7 +113,8 @@ def descend(
 
     Steps between two observations run as compiled loops.
 
-    >>> flow = Flow(lambda th: 0.5 * (th["x"] ** 2).sum())
+    >>> import attnflow as af
+    >>> flow = af.Flow(lambda th: 0.5 * (th["x"] ** 2).sum())
     >>> run = descend(flow, {"x": np.array([1.0])}, until=2.0, optimiser=GradientDescent(0.5))
     >>> float(run.final["x"][0])
     0.0625

@@ -69,10 +69,11 @@ def integrate(
 
     Returns a `Solution`; a solve that cannot finish says so in `status` and `sentence`.
 
-    >>> flow = Flow(lambda th: 0.5 * (th["x"] ** 2).sum())
+    >>> import attnflow as af
+    >>> flow = af.Flow(lambda th: 0.5 * (th["x"] ** 2).sum())
     >>> solution = integrate(flow, {"x": np.array([1.0])}, until=2.0)
-    >>> abs(solution.final["x"][0] - np.exp(-2)) < 1e-5
-    True
+    >>> round(float(solution.final["x"][0]), 4)  # exp(-2)
+    0.1353
     """
     rtol = positive("rtol", rtol)
     if rtol >= 0.1:

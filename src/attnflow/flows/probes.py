@@ -28,8 +28,20 @@ class Observable:
     On a flow with gates a function of two arguments gets the gates' shares as the second. With
     `host` it is NumPy's too, and a flow that runs in NumPy never compiles it.
 
-    >>> attention = Observable(model.attention, dims=("query", "key"),
-    ...                        coords={"query": tokens, "key": tokens}, units="probability")
+    >>> import jax
+    >>> attention = Observable(
+    ...     lambda th: jax.nn.softmax(th["scores"], axis=-1),
+    ...     dims=("query", "key"),
+    ...     coords={"query": ["a", "b"], "key": ["a", "b"]},
+    ...     units="probability",
+    ... )
+    >>> import attnflow as af
+    >>> flow = af.Flow(lambda th: 0.5 * (th["scores"] ** 2).sum())
+    >>> start = {"scores": np.eye(2)}
+    >>> af.integrate(flow, start, until=1.0, observe={"attention": attention}).trajectory[
+    ...     "attention"
+    ... ].dims
+    ('time', 'query', 'key')
     """
 
     measure: Callable[..., Any]

@@ -46,9 +46,11 @@ def quadratic_invariants(
     ones are the null space of one matrix. Each is verified at fresh points. `like` gives the
     shapes; up to 60 parameters (the null space has n(n+3)/2 unknowns).
 
-    >>> found = quadratic_invariants(Flow(lambda th: (th["a"] * th["b"] - 1.0) ** 2), start)
-    >>> len(found)     # a^2 - b^2
-    1
+    >>> import attnflow as af
+    >>> flow = af.Flow(lambda th: (th["a"] * th["b"] - 1.0) ** 2)
+    >>> [found] = quadratic_invariants(flow, {"a": np.ones(()), "b": np.ones(())})
+    >>> np.allclose(found.matrix / found.matrix[0, 0], [[1, 0], [0, -1]])  # a^2 - b^2
+    True
     """
     system = flow.bind(like)
     n = system.size

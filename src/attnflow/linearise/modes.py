@@ -104,7 +104,8 @@ def spectrum(
         `dense`, `krylov` (block Lanczos on Jacobian products; block Arnoldi is not needed, since
         the Jacobian of a gradient flow is symmetric in the metric of its rates), or `auto`.
 
-    >>> flow = Flow(lambda th: 0.5 * (th["x"] * np.array([1.0, -2.0]) * th["x"]).sum())
+    >>> import attnflow as af
+    >>> flow = af.Flow(lambda th: 0.5 * (th["x"] * np.array([1.0, -2.0]) * th["x"]).sum())
     >>> spectrum(flow, {"x": np.zeros(2)}).rates
     array([ 2., -1.])
     """

@@ -46,6 +46,7 @@ class OrbitFlow(Reduction):
     A state is `{block: orbits whose first coordinate lies in that block}`; `coordinates` says
     which they are.
 
+    >>> import jax.numpy as jnp
     >>> flow = Flow(lambda th: jnp.sum(th["x"] ** 4) + jnp.prod(th["x"]))
     >>> OrbitFlow(flow, [lambda th: {"x": th["x"][::-1]}], {"x": np.zeros(3)}).coordinates
     ['x[0] (2)', 'x[1] (1)']

@@ -141,9 +141,12 @@ def verify(
     own two solves; if it is not, they stay. Where that is not clear, a still tighter solve
     decides. `solver` and `options` go to all solves.
 
-    >>> gram = GramFlow(loss_of_gram, {"K": 4, "Q": 4})
-    >>> verify(full=flow, reduced=gram, start=weights, until=50)
-    Verification(agrees: ...)
+    >>> import attnflow as af
+    >>> flow = af.Flow(lambda th: (1.0 - (th["K"] * th["Q"]).sum()) ** 2)
+    >>> gram = af.GramFlow(lambda G: (1.0 - G["K", "Q"][0, 0]) ** 2, {"K": 1, "Q": 1})
+    >>> weights = {"K": np.ones((5, 1)), "Q": 0.1 * np.ones((5, 1))}
+    >>> verify(full=flow, reduced=gram, start=weights, until=1.0).agrees
+    True
     """
     if not isinstance(reduced, Reduction):
         raise InputError("reduced", f"{shown(reduced)}; a GramFlow, OrbitFlow or ManifoldFlow")
