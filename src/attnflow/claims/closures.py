@@ -133,7 +133,7 @@ def gram_steps(study, right: bool) -> Any:
         told, found = [stepped(case, SEEDS[0], 0.0, False)], [plainly(flow, starts[0])]
         for ahead in (False, True):
             how = {"momentum": 0.6, "nesterov": ahead}
-            end = gram_descent(flow, starts, RATE, STEPS, every=STEPS, **how).final
+            end = gram_descent(flow, starts, RATE, STEPS, every=1, **how).final
             found += [numbers(jax.tree.map(lambda x, i=i: x[i], end)) for i in range(len(SEEDS))]
             told += [stepped(case, seed, 0.6, ahead is right) for seed in SEEDS]
         return np.concatenate(told), np.concatenate(found)

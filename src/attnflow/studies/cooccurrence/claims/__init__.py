@@ -30,5 +30,7 @@ SECTIONS = (
 
 def everything() -> tuple[Claim, ...]:
     """All claims of the study."""
-    modules = (import_module(f"{__name__}.{section}") for section in SECTIONS)
-    return (*claims_in(*modules), *hand_solved(paper))
+    places = (*(f"{__name__}.{section}" for section in SECTIONS), "attnflow.claims.closures")
+    # The MLP is linear: nothing here has gates.
+    instruments = hand_solved(paper, uses=("solves", "descents", "kept"))
+    return (*claims_in(*map(import_module, places)), *instruments)

@@ -179,7 +179,7 @@ def exact_descent(study) -> Measurement:
         th = ValueMLP(**weights, a=th.a)
     forward = integrate(flow, start, steps * rate, rtol=1e-8).final
     return equal(
-        predicted=told(gram_descent(flow, start, rate, steps, every=steps).final),
+        predicted=told(gram_descent(flow, start, rate, steps, every=steps // 4).final),
         measured=flat(th),
         rtol=1e-12,
         control=Control("the flow over the same time", told(forward)),
